@@ -1,0 +1,5 @@
+"""`python -m studytool` is the `studytool` command."""
+
+from studytool.cli import main
+
+main()

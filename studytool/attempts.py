@@ -1,0 +1,115 @@
+"""Which records belong together: sessions of one attempt, checked comparable, and the lines that are missing."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from studytool import fingerprint, jsonl
+from studytool.errors import RecordError
+from studytool.freeze import Frozen
+from studytool.jsonl import SessionFile
+from studytool.layout import ResultPlace, StudyPlace
+from studytool.model import Case, Split, Study
+from studytool.runtime import key
+
+Cell = tuple[str, int, str]
+"""A planned line: case digest, repeat (from 1), regime."""
+
+
+class Attempt(NamedTuple):
+    """One attempt at a split: its session files in order, and the planned lines that are not there yet."""
+
+    number: int
+    files: tuple[SessionFile, ...]
+    planned: int
+    missing: frozenset[Cell]
+
+    @property
+    def found(self) -> int:
+        """Return how many planned lines are there."""
+        return self.planned - len(self.missing)
+
+
+class Job(NamedTuple):
+    """What is to be timed: one dtype and split of a frozen study."""
+
+    study: Study
+    place: StudyPlace
+    frozen: Frozen
+    dtype: str
+    split: Split
+
+    @property
+    def results(self) -> ResultPlace:
+        """Return where the results go."""
+        return self.place.results(self.dtype)
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        """Return the cases of this job by digest."""
+        return self.frozen.of(self.dtype, self.split)
+
+    def attempts(self) -> list[Attempt]:
+        """Return the attempts made so far."""
+        return load(self.study, self.results, self.place.root, self.split, self.cases)
+
+
+def planned_cells(study: Study, split: Split, cases: Mapping[str, Case]) -> set[Cell]:
+    """Return the lines that a split should have: every case, repeat and regime; routing cases once."""
+    repeats = 1 if split is Split.ROUTING else study.protocol.repeats
+    regimes = study.protocol.regimes[:1] if split is Split.ROUTING else study.protocol.regimes
+    return {(case, repeat, regime) for case in cases for repeat in range(1, repeats + 1) for regime in regimes}
+
+
+def load(study: Study, place: ResultPlace, root: Path, split: Split, cases: Mapping[str, Case]) -> list[Attempt]:
+    """Return the attempts at a split in order. RecordError for a line that is foreign, double, or not comparable."""
+    files = [file for file in jsonl.read_all(place.records, root) if file.session.split is split]
+    planned = planned_cells(study, split, cases)
+    attempts = []
+    for number in sorted({file.session.attempt for file in files}):
+        own = tuple(file for file in files if file.session.attempt == number)
+        seen = _seen(study, own, planned, cases, root)
+        attempts.append(Attempt(number, own, len(planned), frozenset(planned - seen)))
+    return attempts
+
+
+def _seen(
+    study: Study, files: tuple[SessionFile, ...], planned: set[Cell], cases: Mapping[str, Case], root: Path
+) -> set[Cell]:
+    seen: set[Cell] = set()
+    boards: dict[str, str] = {}
+    previous = ""
+    for file in files:
+        name = file.path.relative_to(root).as_posix()
+        if problem := _session_problem(study, file, files[0], previous):
+            raise RecordError(f"{name}:1: {problem}")
+        previous = file.sha256
+        prints = file.session.fingerprint
+        for number, record in enumerate(file.records, 2):
+            where = f"{name}:{number}"
+            cell = (record.case, record.repeat, record.regime)
+            if cell not in planned:
+                raise RecordError(f"{where}: not a planned line of {record.split}")
+            case = cases[record.case]
+            if cell in seen:
+                raise RecordError(f"{where}: {case.label} repeat {record.repeat} is there twice")
+            if boards.setdefault(record.case, prints.uuid) != prints.uuid:
+                raise RecordError(f"{where}: {case.label} was measured on two boards")
+            expected = key.class_key(study.row, prints.cc, study.class_key, case.fields)
+            if record.class_key != expected:
+                raise RecordError(f"{where}: class {record.class_key}; expected {expected}")
+            seen.add(cell)
+    return seen
+
+
+def _session_problem(study: Study, file: SessionFile, first: SessionFile, previous: str) -> str | None:
+    session = file.session
+    if session.study != study.name:
+        return f"session of study {session.study}; expected {study.name}"
+    if session.prev != previous:
+        return "does not follow the session file before it; one is missing or was changed"
+    if difference := fingerprint.comparable(first.session.fingerprint, session.fingerprint):
+        return f"not comparable with the attempt's first session: {difference}"
+    if session.entries != first.session.entries:
+        return "the table changed within the attempt"
+    return None

@@ -1,0 +1,248 @@
+"""The checks of a replay: each takes what one dtype's results hold, and returns its figure or raises.
+
+CannotSayError means that there is no answer yet, any other StudyError that the check fails; both say where.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from studytool import digest, gate, jsonl, ledger, lines, results
+from studytool.attempts import Attempt, Job
+from studytool.errors import CannotSayError, RecordError, StudyError
+from studytool.files import read_bytes
+from studytool.freeze import first_difference
+from studytool.layout import StudyPlace
+from studytool.ledger import Event
+from studytool.metrics import condition_text
+from studytool.model import Record, Split, Status
+from studytool.results import Train
+from studytool.runtime import lookup
+
+
+class Found:
+    """What the checks of one dtype share; summary and score are recomputed once, from the records."""
+
+    def __init__(self, job: Job, events: tuple[Event, ...]) -> None:
+        self.job, self.events = job, events
+
+    @cached_property
+    def train(self) -> Train:
+        """Return the train summary."""
+        return results.train(self.job._replace(split=Split.TRAIN))
+
+    @cached_property
+    def scored(self) -> dict[str, Any]:
+        """Return the score."""
+        return results.score_of(self.job, self.train)
+
+
+def begun(place: StudyPlace, dtype: str) -> str:
+    """Return what a ledger began with, after comparing it with the manifest that is there."""
+    path = place.results(dtype).ledger
+    shown = place.shown(path)
+    events = ledger.read(path, shown)
+    if not events or events[0].event != "frozen":
+        raise StudyError(f"{shown}:1: expected the frozen manifest as the first event")
+    data = read_bytes(place.manifest)
+    if events[0].body["manifest"] != digest.sha256(data):
+        marks, now = list(events[0].body["marks"]), digest.line_marks(data)  # type: ignore[arg-type]
+        line = next((n for n, (a, b) in enumerate(zip(marks, now, strict=False), 1) if a != b), len(now))
+        raise StudyError(f"{place.shown(place.manifest)}:{line}: changed since the ledger began")
+    return f"{len(events)} events, chain intact, manifest sha256:{digest.sha256(data)[:12]}"
+
+
+def _ledger(found: Found) -> str:
+    return begun(found.job.place, found.job.dtype)
+
+
+def _sealed(found: Found) -> str:
+    job = found.job
+    sealed = {str(e.body["file"]): str(e.body["sha256"]) for e in found.events if e.event == "session"}
+    present = {path.name: path for path in sorted(job.results.records.glob("*.jsonl"))}
+    if missing := sorted(sealed.keys() - present.keys()):
+        raise StudyError(f"{job.place.shown(job.results.records)}/{missing[0]}: in the ledger and not there")
+    for name, path in present.items():
+        file = jsonl.read(path, job.place.shown(path))
+        if file is None:
+            if name in sealed:
+                raise StudyError(f"{job.place.shown(path)}:1: changed after it was written")
+            continue
+        if name not in sealed:
+            raise StudyError(f"{job.place.shown(path)}: not in the ledger")
+        if file.sha256 != sealed[name]:
+            line = file.lines + bool(file.torn)
+            raise RecordError(
+                f"{job.place.shown(path)}:{line}: changed after it was written (the ledger has another hash)"
+            )
+    return f"{len(sealed)} files, chains intact"
+
+
+def _planned(found: Found) -> str:
+    parts = []
+    for split in found.job.study.splits:
+        job = found.job._replace(split=split)
+        if job.cases:
+            attempt = results.complete_attempt(job)
+            others = [a for a in job.attempts() if a.number != attempt.number]
+            rest = "".join(f", unscored attempt {a.number}: {a.found} of {a.planned}" for a in others)
+            parts.append(f"{split} {attempt.planned}{rest}")
+    return "each once: " + "; ".join(parts)
+
+
+def _study_json(found: Found) -> str:
+    _same(found.job, read_bytes(found.job.results.study_json), found.train.data, found.job.results.study_json)
+    return "recomputed from the train records, byte for byte"
+
+
+def _same(job: Job, there: bytes, expected: bytes, path: Path) -> None:
+    if there != expected:
+        raise StudyError(
+            f"{job.place.shown(path)}:{first_difference(there, expected)}: differs from what the records give"
+        )
+
+
+def _applied(found: Found) -> Event:
+    own = [e for e in found.events if e.event == "apply" and e.body["dtype"] == found.job.dtype]
+    if not own:
+        raise CannotSayError("no lines of this dtype were applied yet")
+    return own[-1]
+
+
+def _fit_text(found: Found) -> str:
+    applied = _applied(found)
+    return results.lines_of(found.train, int(str(applied.body["margin_ppm"])), str(applied.body["scope"])).text
+
+
+def _lines(found: Found) -> str:
+    text = _fit_text(found).encode()
+    _same(found.job, read_bytes(found.job.results.lines), text, found.job.results.lines)
+    if digest.sha256(text) != _applied(found).body["lines"]:
+        raise StudyError(f"{found.job.place.shown(found.job.results.lines)}: not the lines that were applied")
+    return f"{text.count(10) - 1} lines regenerated, byte for byte"
+
+
+def _table(found: Found) -> str:
+    path = found.job.place.table
+    shown = found.job.place.shown(path)
+    own = _fit_text(found)
+    data = read_bytes(path)
+    last = ledger.last(found.events, "apply")
+    if last is None or digest.sha256(data) != last.body["table"]:
+        raise StudyError(f"{shown}:{_strange_line(found.job, data, own)}: not the table that was applied last")
+    table = lines.read_table(data, shown)
+    if lines.entries_digest(table, found.job.study.row, found.job.dtype) != _applied(found).body["entries"]:
+        raise StudyError(f"{shown}: not the entries that were applied")
+    return f"{len(table.entries)} entries, as applied"
+
+
+def _strange_line(job: Job, data: bytes, own: str) -> int:
+    """Return the first line of a table that neither every table has nor any dtype's lines; the last where all are."""
+    known = {*lines.EMPTY.split("\n"), *own.split("\n"), lines.row_line(job.study.row, job.study.class_key)}
+    for dtype in job.study.dtypes:
+        path = job.place.results(dtype).lines
+        if dtype != job.dtype and path.is_file():
+            known |= set(read_bytes(path).decode("utf-8", errors="replace").split("\n"))
+    physical = data.decode("utf-8", errors="replace").split("\n")
+    return next((number for number, line in enumerate(physical, 1) if line not in known), len(physical))
+
+
+def _order(found: Found) -> str:
+    first = results.complete_attempt(found.job).files[0]
+    shown = found.job.place.shown(first.path)
+    timed = [n for n, e in enumerate(found.events) if e.event == "session" and e.body["file"] == first.path.name]
+    applied = [n for n, e in enumerate(found.events) if e.event == "apply" and e.body["dtype"] == found.job.dtype]
+    before = [n for n in applied if timed and n < timed[0]]
+    if not before:
+        raise StudyError(f"{shown}: timed before the lines were applied")
+    for number in (before[-1], applied[-1]):
+        if first.session.entries != found.events[number].body["entries"]:
+            raise StudyError(f"{shown}:1: timed with other entries than those of the ledger's line {number + 1}")
+    return "timed with the applied entries"
+
+
+def _scored_records(found: Found) -> Iterator[tuple[str, Record, Attempt]]:
+    for split in (Split.HOLDOUT, Split.ROUTING):
+        job = found.job._replace(split=split)
+        if job.cases:
+            attempt = results.complete_attempt(job)
+            for file in attempt.files:
+                for number, record in enumerate(file.records, 2):
+                    yield f"{job.place.shown(file.path)}:{number}", record, attempt
+
+
+def _lookups(found: Found) -> str:
+    job = found.job
+    records = list(_scored_records(found))
+    table = lines.parse_table(read_bytes(job.place.table), job.place.shown(job.place.table))
+    cases = {digest: case for split in found.job.frozen.cases.values() for digest, case in split.items()}
+    for where, record, attempt in records:
+        prints = attempt.files[0].session.fingerprint
+        case = cases[record.case]
+        answer = lookup.lookup(table, job.study.row, prints.cc, case.fields, prints.board)
+        if answer is not record.lookup:
+            raise StudyError(f"{where}: look-up {record.lookup}; the table says {answer} of {case.label}")
+        plans = {name: leg.plan.identity if leg.plan else None for name, leg in record.legs.items()}
+        other = "frost" if answer else "default"
+        if answer is not False and record.status is Status.OK and plans["auto"] != plans[other]:
+            raise StudyError(f"{where}: auto ran {plans['auto']}; expected the {other} plan {plans[other]}")
+    return f"{len(records)} records, each as the table says"
+
+
+def _numerics(found: Found) -> str:
+    wrong = [where for where, record, _ in _scored_records(found) if record.status is Status.WRONG_RESULT]
+    if wrong:
+        raise StudyError(f"{wrong[0]}: wrong result ({len(wrong)} in all)")
+    return "no wrong result on the hold-out"
+
+
+def _score(found: Found) -> str:
+    if not found.job.results.score.is_file():
+        raise CannotSayError("not scored yet; run `studytool score`")
+    expected = results.score_bytes(found.scored)
+    _same(found.job, read_bytes(found.job.results.score), expected, found.job.results.score)
+    return "every number recomputed from raw samples"
+
+
+def _report(found: Found) -> str:
+    if not found.job.results.report.is_file():
+        raise CannotSayError("no report yet; run `studytool report`")
+    expected = results.report_of(found.job, found.train, found.scored, found.events).encode()
+    _same(found.job, read_bytes(found.job.results.report), expected, found.job.results.report)
+    return "written again, byte for byte"
+
+
+def _fresh(found: Found) -> str:
+    state = ledger.freshness(found.events)
+    if state.state != "FRESH":
+        raise StudyError(f"SPENT, not out-of-sample: {state.reason}")
+    return f"FRESH, {state.looks} looks with these entries"
+
+
+def _gate(found: Found) -> str:
+    checked = gate.check(found.job.study.gate, found.scored["metrics"])
+    told = "; ".join(f"{condition_text(item.condition)}: {item.value}" for item in checked)
+    if gate.verdict(checked) == "FAIL":
+        raise StudyError(f"FAIL: {told}")
+    if gate.verdict(checked) != "PASS":
+        raise CannotSayError(told)
+    return f"PASS: {told}"
+
+
+CHECKS: list[tuple[str, Callable[[Found], str]]] = [
+    ("ledger", _ledger),
+    ("records sealed", _sealed),
+    ("planned lines", _planned),
+    ("study.json", _study_json),
+    ("lines", _lines),
+    ("table", _table),
+    ("hold-out after the fit", _order),
+    ("look-ups", _lookups),
+    ("numerics", _numerics),
+    ("score.json", _score),
+    ("report.md", _report),
+    ("fresh hold-out", _fresh),
+    ("gate", _gate),
+]
+"""The checks in the order in which a reviewer reads them."""

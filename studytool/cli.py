@@ -1,0 +1,271 @@
+"""The commands: each parses, calls one function, prints. Results go to stdout, progress and warnings to stderr."""
+
+import contextlib
+import datetime as dt
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from studytool import __version__
+from studytool.errors import CannotSayError, CheckFailedError, StudyError
+
+if TYPE_CHECKING:
+    from studytool.layout import StudyPlace
+    from studytool.model import Study
+    from studytool.pipeline import Hooks
+    from studytool.timing import Progress
+
+_PATH = click.Path(path_type=Path)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+class _OneLine:
+    """Ends a command with one line and the error's exit code, in this one place."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except StudyError as error:
+            click.echo(str(error), err=True)
+            ctx.exit(error.exit_code)
+
+
+class _Group(_OneLine, click.Group):
+    pass
+
+
+class _Command(_OneLine, click.Command):
+    pass
+
+
+_study = click.argument("study", type=_PATH, required=False)
+_dtype = click.option("--dtype", required=True, help="A dtype of the study, or all.")
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Measure, decide and prove which engine of a kernel library should lead for which graphs.
+
+    STUDY is a folder ROOT/studies/NAME; by default the one around the current directory.
+    """
+
+
+@main.command()
+@click.option("--out", type=_PATH, default=Path("studytool-demo"), show_default=True, help="Where to work.")
+@click.option("--quick", is_flag=True, help="The small study: half a minute of timing.")
+def demo(out: Path, quick: bool) -> None:
+    """Run the whole path on this machine's own CPU engines, in a folder of its own."""
+    from studytool import pipeline
+
+    with _hooks() as hooks:
+        text, sentence, code = pipeline.demo(out, "cpu_smoke" if quick else "cpu_sdpa", hooks)
+    click.echo(f"{text}\n\nReplay: {sentence}.")
+    click.echo(f"Check it again: studytool replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
+    if code == 1:
+        click.echo("The demo ran to its end; what does not hold is for you to judge.", err=True)
+
+
+@main.command()
+@_study
+@click.option("--exclude", multiple=True, type=_FILE, help="MANIFEST.json of a study to share no hold-out case with.")
+@click.option("--check", is_flag=True, help="Verify what is frozen; write nothing.")
+def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
+    """Write frozen_cases/NAME: cases, gate and their hashes, once and for all."""
+    from studytool import freeze as freezing
+    from studytool import pipeline
+
+    declared, place = _open(study)
+    if check:
+        frozen = freezing.verify(declared, place)
+        click.echo(freezing.posted_line(frozen.manifest, frozen.sha256))
+    else:
+        click.echo(pipeline.freeze_study(declared, place, list(exclude)))
+
+
+@main.command(name="time")
+@_study
+@_dtype
+@click.option("--split", type=click.Choice(["train", "holdout", "routing"]), default="train", show_default=True)
+@click.option("--attempt", type=click.Choice(["new"]), help="Begin again beside the attempt that is there.")
+@click.option("--reason", default="", help="Why a new attempt is made; it stands in its records.")
+def time_command(study: Path | None, dtype: str, split: str, attempt: str | None, reason: str) -> None:
+    """Time what is missing of a split; stopped at any moment, it goes on where it was."""
+    from studytool import pipeline
+    from studytool.model import Split
+
+    if (attempt is None) == bool(reason):
+        raise click.UsageError("--attempt new and --reason go together")
+    declared, place = _open(study)
+    for name in _dtypes(declared, dtype):
+        with _hooks() as hooks:
+            job = pipeline.job_of(declared, place, name, Split(split))
+            said = pipeline.time(job, hooks, reason)
+        click.echo(said)
+
+
+@main.command(cls=_Command)
+@click.argument("study_json", type=_FILE)
+@click.option("--margin", help="How much faster a lead must be, such as 0.05.  [default: the study's]")
+@click.option(
+    "--scope", type=click.Choice(["box", "class"]), help="Keep the measured box, or not.  [default: the study's]"
+)
+@click.option("--emit", "mode", flag_value="emit", default="emit", help="Print the lines (the default).")
+@click.option("--explain", "mode", flag_value="explain", help="Print what became of each class, and why.")
+@click.option("--json", "mode", flag_value="json", help="The same as JSON.")
+@click.option("--check", type=_FILE, help="Compare the lines with a file; exit 1 where they differ.")
+def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, check: Path | None) -> None:
+    """Print the placement lines that a train summary decides."""
+    from studytool import results
+    from studytool.files import read_bytes
+    from studytool.freeze import first_difference
+    from studytool.yamlnode import decimal_ppm
+
+    found = results.study_json(read_bytes(study_json), str(study_json))
+    decide = found.summary.decide
+    try:
+        margin_ppm = decide.margin_ppm if margin is None else decimal_ppm(margin, 0, 10**6)
+    except ValueError as error:
+        raise StudyError(f"--margin: {error}") from None
+    fitted = results.lines_of(found, margin_ppm, scope or decide.scope)
+    if check is not None:
+        there = read_bytes(check)
+        if there != fitted.text.encode():
+            raise CheckFailedError(
+                f"{check}:{first_difference(there, fitted.text.encode())}: not what {study_json} gives"
+            )
+        click.echo(f"{check}: as generated")
+    elif mode == "json":
+        click.echo(results.explain_json(fitted).decode(), nl=False)
+    else:
+        click.echo(fitted.text if mode == "emit" else results.explain_text(fitted), nl=False)
+
+
+@main.command()
+@click.argument("lines", type=_FILE)
+@click.option("--table", type=_FILE, required=True, help="The table to put them into.")
+def apply(lines: Path, table: Path) -> None:
+    """Put emitted lines into a table, whole lines at a time."""
+    from studytool import pipeline
+
+    done = pipeline.apply_lines(lines, table, _now)
+    click.echo(f"{table}: {len(done.added)} added, {len(done.replaced)} replaced or removed, {done.kept} kept")
+
+
+@main.command()
+@_study
+@_dtype
+def score(study: Path | None, dtype: str) -> None:
+    """Write score.json from the hold-out's records, and hold it against the frozen gate."""
+    from studytool import pipeline
+    from studytool.model import Split
+    from studytool.report import markdown
+
+    declared, place = _open(study)
+    jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in _dtypes(declared, dtype)]
+    scores = [pipeline.score(job, _now) for job in jobs]
+    click.echo(markdown.result_table(scores))
+    verdicts = {found["verdict"] for found in scores}
+    if "FAIL" in verdicts:
+        raise CheckFailedError("the gate fails")
+    if "CANNOT SAY" in verdicts:
+        raise CannotSayError("the gate has conditions without a value")
+
+
+@main.command()
+@_study
+@_dtype
+def report(study: Path | None, dtype: str) -> None:
+    """Write report.md of a scored hold-out."""
+    from studytool import pipeline
+    from studytool.model import Split
+
+    declared, place = _open(study)
+    for name in _dtypes(declared, dtype):
+        job = pipeline.job_of(declared, place, name, Split.HOLDOUT)
+        pipeline.report(job)
+        click.echo(job.results.report)
+
+
+@main.command()
+@_study
+@_dtype
+def run(study: Path | None, dtype: str) -> None:
+    """Do every step of a study that is not done yet, from freeze to report."""
+    from studytool import pipeline
+    from studytool.report import markdown
+
+    declared, place = _open(study)
+    with _hooks() as hooks:
+        scores = pipeline.run(declared, place, _dtypes(declared, dtype), hooks)
+    click.echo(markdown.result_table(scores))
+
+
+@main.command()
+@click.argument("path", type=_PATH, required=False)
+def replay(path: Path | None) -> None:
+    """Check every hash, regenerate every line and recompute every number of a study, without the device.
+
+    PATH is a folder studies/NAME or studies/NAME/DTYPE with frozen_cases/NAME beside studies.
+    """
+    from studytool import replay as replaying
+
+    only: tuple[str, ...] = ()
+    if path is not None and not (path / "study.yaml").is_file() and (path.absolute().parent / "study.yaml").is_file():
+        path, only = path.absolute().parent, (path.absolute().name,)
+    declared, place = _open(path)
+    checks = replaying.replay(declared, place, only)
+    for check in checks:
+        click.echo(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}")
+    sentence, code = replaying.conclusion(checks)
+    click.echo(sentence)
+    sys.exit(code)
+
+
+def _open(path: Path | None) -> "tuple[Study, StudyPlace]":
+    from studytool import pipeline
+    from studytool.layout import find_study, place_of
+
+    place = find_study(Path.cwd()) if path is None else place_of(path)
+    return pipeline.open_study(place), place
+
+
+def _dtypes(study: "Study", asked: str) -> tuple[str, ...]:
+    if asked != "all" and asked not in study.dtypes:
+        raise StudyError(f"--dtype: found {asked}; expected {', '.join(study.dtypes)} or all")
+    return study.dtypes if asked == "all" else (asked,)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def _hooks() -> "Iterator[Hooks]":
+    """Return hooks whose progress is a bar with ETA on a terminal, and nothing elsewhere."""
+    from rich import console, progress
+
+    from studytool.pipeline import Hooks
+
+    screen = console.Console(stderr=True)
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
+    columns += [progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[label]}")]
+    with progress.Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def advance(name: str, step: "Progress") -> None:
+            task = (
+                tasks.setdefault(name, bar.add_task(name, total=step.total, label=""))
+                if name not in tasks
+                else tasks[name]
+            )
+            bar.update(task, completed=step.done, total=step.total, label=step.label)
+
+        def say(text: str) -> None:
+            click.echo(text, err=True)
+
+        yield Hooks(_now, advance, say)

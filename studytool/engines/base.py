@@ -1,0 +1,132 @@
+"""What an engine must offer, and the rule by which four legs follow from its plans. No library is imported here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studytool.model import Case, Plan, Status
+
+Arrays = dict[str, NDArray[np.float64]]
+Launch = Callable[[int], None]
+
+
+class Sample(NamedTuple):
+    """One timed interval: `ns` of the device, `host_ns` where the host's share is kept apart, further counters."""
+
+    ns: int
+    host_ns: int | None
+    counters: Mapping[str, int]
+
+
+class Clock(Protocol):
+    """A clock that times launches; `tick_ns` is measured, not assumed."""
+
+    @property
+    def tick_ns(self) -> int:
+        """Return the measured tick."""
+        ...
+
+    def sample(self, launch: Launch, inner: int) -> Sample:
+        """Return the time of `launch(inner)`."""
+        ...
+
+    def mhz(self) -> tuple[int, ...]:
+        """Return the device's clock now in MHz, nothing where it cannot be read."""
+        ...
+
+
+class Facts(NamedTuple):
+    """What an engine knows of itself: `cc` names the instruction set or compute capability that it runs on."""
+
+    cc: str
+    board: str | None
+    versions: dict[str, str]
+    settings: dict[str, str]
+
+
+class PlanError(Exception):
+    """The legs of a case cannot all be had; `status` says why, the message gives the engine's own words."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Bench(Protocol):
+    """A case made ready: fresh tensors, and a plan for each leg (None where there is none)."""
+
+    @property
+    def plans(self) -> Mapping[str, Plan | None]:
+        """Return the plan of each leg."""
+        ...
+
+    @property
+    def build_ns(self) -> Mapping[str, int]:
+        """Return how long each leg's plan took to be built and run for the first time."""
+        ...
+
+    def armed(self, leg: str) -> AbstractContextManager[Launch]:
+        """Return a context in which the leg's launch can be timed; entering it is not part of the time."""
+        ...
+
+    def current_plan(self, leg: str) -> Plan:
+        """Return the plan that the leg would run now, cheaply; asked in every block."""
+        ...
+
+    def proven_plan(self, leg: str) -> Plan | None:
+        """Return the plan that the leg did run when it was run for the purpose, None for anything unknown."""
+        ...
+
+    def outputs(self, leg: str) -> Arrays:
+        """Return what the leg computes, after its outputs were filled with NaN."""
+        ...
+
+    def reference(self) -> Arrays | None:
+        """Return the float64 reference, None where the case is too large for it."""
+        ...
+
+
+class Engine(Protocol):
+    """An engine of a library with two sides, backend and frost."""
+
+    def facts(self) -> Facts:
+        """Return versions and settings; the process is pinned as the settings say."""
+        ...
+
+    def own_clock(self) -> Clock | None:
+        """Return the engine's clock, None where the host's is the right one."""
+        ...
+
+    def prepare(self, case: Case, order: "Order", seed: int, distribution: str) -> Bench:
+        """Return the case made ready. PlanError for a case that has no plan at all."""
+        ...
+
+
+class Order(NamedTuple):
+    """What decides a case's auto leg: the table's answer (`lookup`) and the order without it (`base`)."""
+
+    base: str
+    lookup: bool | None
+
+
+def leg_plans(
+    order: Order, library: Sequence[Plan], backend: Sequence[Plan], frost: Sequence[Plan]
+) -> dict[str, Plan | None]:
+    """Return the plan of each leg from the ranked plans of the library's own list and of its two sides.
+
+    `default` is the first plan without an entry: the library's own, or the backend's for a trail-only row. `auto`
+    lifts the row's plans (True), puts them last (False), or is the default (None).
+    """
+    natural = [*library] if order.base == "library" else [*backend, *frost]
+    row = {plan.identity for plan in frost}
+    if order.lookup is None:
+        auto = natural
+    else:
+        rest = [plan for plan in natural if plan.identity not in row]
+        rest += [plan for plan in backend if plan.identity not in {p.identity for p in rest}]
+        auto = [*frost, *rest] if order.lookup else [*rest, *frost]
+    first = {"backend": backend, "frost": frost, "auto": auto, "default": natural}
+    return {leg: next(iter(plans), None) for leg, plans in first.items()}

@@ -1,0 +1,299 @@
+"""Train summary → entries. Integers decide: the same study.json gives the same bytes on any machine.
+
+This is where the margin is applied (`judge`). A class gets at most one entry: `always`, or the first of the study's
+(axis, direction) pairs that has a run of levels without a losing case. In doubt there is no entry, with a code.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from studytool import model
+from studytool.digest import canonical, digest, sha256
+from studytool.lines import Header, Line, lines_text, ratio_text
+from studytool.metrics import PPM
+from studytool.model import Status, Threshold, Verdict
+from studytool.runtime import key, lookup
+from studytool.studyjson import CaseSummary, RegimeSummary, Summary
+
+MIN_REPEATS = 3
+MIN_LEVELS = 3
+FROST_FAILURES = frozenset(Status) - {Status.OK, Status.REFUSED, Status.NO_BACKEND, Status.UNRESOLVABLE}
+"""Statuses that bar a case from being led: the row could not be shown to run it rightly."""
+
+_WORST_FIRST = (Verdict.LOSE, Verdict.INCONCLUSIVE, Verdict.NEUTRAL, Verdict.WIN)
+_RANGES = ("b", "h_q", "h_kv", "s_q", "s_kv", "d_qk", "d_v", "window")
+_SETS = ("op", "mask", "heads", "tile")
+
+
+class Judged(NamedTuple):
+    """A case with its verdict and the ratio that decided it (the worst over regimes), in ppm."""
+
+    case: CaseSummary
+    verdict: Verdict
+    ratio_ppm: int
+
+
+class Outcome(NamedTuple):
+    """What became of a class: a line, or the code (SUPPORT, MARGIN, NOISE, CONFLICT, FAILED) and why there is none."""
+
+    class_key: lookup.Key
+    judged: tuple[Judged, ...]
+    line: Line | None
+    code: str
+    detail: str
+
+
+class Fit(NamedTuple):
+    """The outcomes of all classes, sorted by key, and the lines file that they make."""
+
+    outcomes: tuple[Outcome, ...]
+    text: str
+
+
+def fit(summary: Summary, study_json: bytes, margin_ppm: int, scope: str) -> Fit:
+    """Return what a train summary decides at a margin; `study_json` are the bytes that the summary was read from."""
+    classes: dict[lookup.Key, list[CaseSummary]] = {}
+    for case in sorted(summary.cases, key=lambda case: case.digest):
+        classes.setdefault(case.class_key, []).append(case)
+    outcomes = tuple(
+        _class_outcome(summary, class_key, classes[class_key], margin_ppm, scope)
+        for class_key in sorted(classes, key=canonical)
+    )
+    header = Header(
+        schema=model.SCHEMA,
+        study=summary.study,
+        dtype=summary.dtype,
+        row=summary.row,
+        features=summary.class_key,
+        margin_ppm=margin_ppm,
+        scope=scope,
+        study_json=sha256(study_json),
+    )
+    return Fit(outcomes, lines_text(header, [outcome.line for outcome in outcomes if outcome.line]))
+
+
+def judge(summary: Summary, case: CaseSummary, margin_ppm: int, *, exchanged: bool) -> Judged:
+    """Return the verdict of a case for the row, or for the backend against the row when `exchanged`.
+
+    WIN: ratio <= 1/(1+margin) and its upper bound below 1. LOSE: above max_regret, or the row failed. INCONCLUSIVE:
+    too few repeats, a regime missing, or too much noise.
+    """
+    if case.status in FROST_FAILURES:
+        return Judged(case, Verdict.WIN if exchanged else Verdict.LOSE, 1 if exchanged else 10 * PPM)
+    if case.status is not Status.OK or _too_noisy(summary) or set(case.regimes) != set(summary.regimes):
+        return Judged(case, Verdict.INCONCLUSIVE, PPM)
+    found = [_judge_regime(summary, regime, margin_ppm, exchanged=exchanged) for regime in case.regimes.values()]
+    verdict = next(verdict for verdict in _WORST_FIRST if verdict in {v for v, _ in found})
+    return Judged(case, verdict, max(ratio for _, ratio in found))
+
+
+def _judge_regime(summary: Summary, regime: RegimeSummary, margin_ppm: int, *, exchanged: bool) -> tuple[Verdict, int]:
+    ratio, high = regime.ratio_ppm, regime.high_ppm
+    if exchanged:
+        ratio, high = (-(-PPM * PPM // value) for value in (regime.ratio_ppm, regime.low_ppm))
+    if regime.repeats < MIN_REPEATS:
+        return Verdict.INCONCLUSIVE, ratio
+    if ratio > (summary.decide.max_regret_ppm or PPM + summary.band_ppm):
+        return Verdict.LOSE, ratio
+    if ratio * (PPM + margin_ppm) <= PPM * PPM and high < PPM:
+        return Verdict.WIN, ratio
+    return Verdict.NEUTRAL, ratio
+
+
+def _too_noisy(summary: Summary) -> bool:
+    return not 0 <= summary.band_ppm <= summary.decide.noise_limit_ppm
+
+
+def _class_outcome(
+    summary: Summary, class_key: lookup.Key, cases: list[CaseSummary], margin_ppm: int, scope: str
+) -> Outcome:
+    allowed = [
+        c for c in cases if c.status is not Status.REFUSED and all(key.feature(c.fields, g) for g in summary.guards)
+    ]
+    leads = [case for case in allowed if case.plans["default"] and case.plans["default"] == case.plans["frost"]]
+    exchanged = bool(allowed) and len(leads) == len(allowed)
+    judged = tuple(judge(summary, case, margin_ppm, exchanged=exchanged) for case in allowed)
+    ways = [("always", None), *((threshold.direction, threshold) for threshold in summary.decide.thresholds)]
+    for way, threshold in ways:
+        region = (
+            _always(summary, judged, margin_ppm) if threshold is None else _run(summary, judged, margin_ppm, threshold)
+        )
+        if region:
+            line = _line(summary, class_key, judged, region, way, threshold, scope, exchanged=exchanged)
+            return Outcome(class_key, judged, line, "", "")
+    return Outcome(class_key, judged, None, *_why_not(summary, judged))
+
+
+def _always(summary: Summary, judged: Sequence[Judged], margin_ppm: int) -> list[Judged]:
+    if any(_blocks(item) for item in judged):
+        return []
+    axis = summary.decide.thresholds[0].axis if summary.decide.thresholds else "s_kv"
+    return list(judged) if _supported(summary, judged, axis, margin_ppm) else []
+
+
+def _run(summary: Summary, judged: Sequence[Judged], margin_ppm: int, threshold: Threshold) -> list[Judged]:
+    """Return the cases of the longest supported run of levels from the frozen end, none when there is none."""
+    levels: dict[int, list[Judged]] = {}
+    for item in judged:
+        levels.setdefault(key.axis_value(item.case.fields, threshold.axis), []).append(item)
+    prefix: list[Judged] = []
+    longest: list[Judged] = []
+    for number, level in enumerate(sorted(levels, reverse=threshold.direction == "from")):
+        wins = any(item.verdict is Verdict.WIN for item in levels[level])
+        if any(_blocks(item) for item in levels[level]) or (number == 0 and not wins):
+            break
+        prefix = [*prefix, *levels[level]]
+        if wins and _supported(summary, prefix, threshold.axis, margin_ppm):
+            longest = prefix
+    return longest
+
+
+def _blocks(item: Judged) -> bool:
+    return item.verdict in {Verdict.LOSE, Verdict.INCONCLUSIVE}
+
+
+def _supported(summary: Summary, region: Sequence[Judged], axis: str, margin_ppm: int) -> bool:
+    wins = [item for item in region if item.verdict is Verdict.WIN]
+    levels = {key.axis_value(item.case.fields, axis) for item in wins}
+    if len(wins) < summary.decide.min_support or len(levels) < MIN_LEVELS or 4 * len(wins) < 3 * len(region):
+        return False
+    # The geometric mean of n ratios r is at most 1/(1+m) when prod(r) * (1+m)^n is at most 1: exact in integers.
+    product = math.prod(item.ratio_ppm for item in region)
+    return bool(product * (PPM + margin_ppm) ** len(region) <= (PPM * PPM) ** len(region))
+
+
+def _line(
+    summary: Summary,
+    class_key: lookup.Key,
+    judged: Sequence[Judged],
+    region: Sequence[Judged],
+    way: str,
+    threshold: Threshold | None,
+    scope: str,
+    *,
+    exchanged: bool,
+) -> Line:
+    axis, bound = "", 0
+    if threshold is not None:
+        axis = threshold.axis
+        sizes = [key.axis_value(item.case.fields, axis) for item in region]
+        bound = min(sizes) if way == "from" else max(sizes)
+    rule = {"always": "never", "from": "never_from", "upto": "never_upto"}[way] if exchanged else way
+    wins = sum(item.verdict is Verdict.WIN for item in region)
+    evidence = digest(
+        [list(class_key), rule, axis, bound, sorted([item.case.digest, item.ratio_ppm] for item in region)]
+    )
+    comment = (
+        f"win {wins}/{len(region)} worst {ratio_text(max(item.ratio_ppm for item in region))}"
+        f" geomean {ratio_text(geomean_ppm([item.ratio_ppm for item in region]))}"
+        + (f" of {len(judged)}" if len(region) < len(judged) else "")
+        + f" ev {evidence[:12]}"
+    )
+    box: dict[str, lookup.Limit] = dict.fromkeys(sorted(summary.guards), 1)
+    if scope == "box":
+        box |= _box(summary, [item.case for item in region])
+    return Line(class_key, rule, axis, bound, box, comment)
+
+
+def _box(summary: Summary, cases: Sequence[CaseSummary]) -> dict[str, lookup.Limit]:
+    """Return what was measured: the range or the value of every un-keyed size, the set of every un-keyed kind."""
+    box: dict[str, lookup.Limit] = {"board": summary.board}
+    for name in (*_RANGES, *_SETS, *key.PREDICATES, *key.FLAGS):
+        values = sorted({key.feature(case.fields, name) for case in cases}, key=lambda value: (str(type(value)), value))
+        if name in summary.class_key or (name in key.FLAGS and values == [key.NEUTRAL[name]]):
+            continue
+        if len(values) == 1:
+            box[name] = values[0]
+        elif name in _RANGES or (name in key.FLAGS and name in key.INTEGER_FIELDS):
+            box[name] = (int(values[0]), int(values[-1]))
+        elif name not in key.PREDICATES:
+            box[name] = tuple(str(value) for value in values)
+    return box
+
+
+def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
+    """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product."""
+    product, count = math.prod(ratios_ppm), len(ratios_ppm)
+    low, high = 0, max(ratios_ppm)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**count <= product else (low, middle - 1)
+    return low
+
+
+def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
+    wins, loses, unclear = (
+        [item for item in judged if item.verdict is verdict]
+        for verdict in (Verdict.WIN, Verdict.LOSE, Verdict.INCONCLUSIVE)
+    )
+    failed = [item for item in judged if item.case.status in FROST_FAILURES]
+    if failed:
+        return "FAILED", f"{failed[0].case.label}: {failed[0].case.status}"
+    if _too_noisy(summary):
+        band = ratio_text(summary.band_ppm) if summary.band_ppm >= 0 else "unknown"
+        return "NOISE", f"A/A band {band}, limit {ratio_text(summary.decide.noise_limit_ppm)}"
+    if wins and loses:
+        return "CONFLICT", _conflict(summary, wins, loses)
+    if unclear:
+        status = unclear[0].case.status
+        return "NOISE", f"{unclear[0].case.label}: {'too few repeats or regimes' if status is Status.OK else status}"
+    if wins:
+        return "SUPPORT", f"{len(wins)} of {len(judged)} cases win; at least {summary.decide.min_support} are needed"
+    if not judged:
+        return "SUPPORT", "no case of this class passes the guards"
+    best = min(judged, key=lambda item: (item.ratio_ppm, item.case.digest))
+    return "MARGIN", f"best {ratio_text(best.ratio_ppm)}: {best.case.label}"
+
+
+def _conflict(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> str:
+    blocking = _blocking(summary, wins, loses)
+    best = min(wins, key=lambda item: (item.ratio_ppm, item.case.digest))
+    worst = max(blocking, key=lambda item: (item.ratio_ppm, item.case.digest))
+    ratios = f"{best.case.label} {ratio_text(best.ratio_ppm)}, {worst.case.label} {ratio_text(worst.ratio_ppm)}"
+    names = _separating(summary, wins, blocking)
+    return (
+        f"{ratios}; {' or '.join(names)} tells them apart" if names else f"{ratios}; no single feature separates them"
+    )
+
+
+def _blocking(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> list[Judged]:
+    """Return the losing cases that no threshold can leave out: those among the sizes that win; else all."""
+    for axis, direction in summary.decide.thresholds:
+        sizes = [key.axis_value(item.case.fields, axis) for item in wins]
+        low, high = (min(sizes), math.inf) if direction == "from" else (0, max(sizes))
+        if among := [item for item in loses if low <= key.axis_value(item.case.fields, axis) <= high]:
+            return among
+    return list(loses)
+
+
+def _separating(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> list[str]:
+    """Return the un-keyed features with the fewest values that tell every win from every loss."""
+    found: dict[int, list[str]] = {}
+    for name in key.FEATURES:
+        if name not in summary.class_key:
+            sides = [{key.feature(item.case.fields, name) for item in side} for side in (wins, loses)]
+            if not sides[0] & sides[1]:
+                found.setdefault(len(sides[0] | sides[1]), []).append(name)
+    return found[min(found)] if found else []
+
+
+def explain_rows(found: Fit) -> list[dict[str, object]]:
+    """Return one mapping per class: counts of verdicts, the line or the code with its reason."""
+    rows: list[dict[str, object]] = []
+    for outcome in found.outcomes:
+        counts = {str(v).lower(): sum(item.verdict is v for item in outcome.judged) for v in Verdict}
+        line = outcome.line
+        rule = f"{line.rule} {line.axis} {line.bound}" if line and line.axis else line.rule if line else None
+        rows.append(
+            {
+                "class": list(outcome.class_key),
+                "cases": len(outcome.judged),
+                **counts,
+                "geomean_ppm": geomean_ppm([item.ratio_ppm for item in outcome.judged]) if outcome.judged else None,
+                "rule": rule,
+                "code": outcome.code or None,
+                "detail": line.comment if line else outcome.detail,
+            }
+        )
+    return rows

@@ -1,0 +1,155 @@
+"""Records files: append-only, chained, one fsynced write a line; and their reader, which checks every line.
+
+The first line is the Session, each further line a Record. `prev` of a record is the SHA-256 of the line before it;
+`prev` of a session is that of the whole file of the session before it. Only the last line may be torn: a reader
+drops it, since the case is then measured again whole. Anything else that is wrong raises with file and line.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple, Self, TypeVar
+
+import msgspec
+
+from studytool import model
+from studytool.digest import canonical, sha256
+from studytool.errors import RecordError
+from studytool.files import read_bytes, sync_folder
+from studytool.model import LegRecord, Record, Session, Split, Status
+
+MAX_LINE = 64 << 20
+_T = TypeVar("_T", Session, Record)
+
+
+class SessionFile(NamedTuple):
+    """A records file as it was read. `lines` counts its whole lines, `torn` the bytes of a torn last line."""
+
+    path: Path
+    session: Session
+    records: tuple[Record, ...]
+    sha256: str
+    lines: int
+    torn: int
+
+
+class Writer:
+    """The one writer of a new records file; each append is on disk when it returns."""
+
+    def __init__(self, path: Path, session: Session) -> None:
+        """Create the file and write its first line; RecordError when it exists or cannot be written."""
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be created: {error.strerror}") from None
+        self._prev = self._write(canonical(msgspec.to_builtins(session)))
+
+    def append(self, record: Record) -> None:
+        """Write one record behind the others, chained to the line before it."""
+        chained = msgspec.structs.replace(record, prev=self._prev)
+        self._prev = self._write(canonical(msgspec.to_builtins(chained)))
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it, since every append was synced."""
+        os.close(self._handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, body: bytes) -> str:
+        line = body + b"\n"
+        try:
+            written = os.write(self._handle, line)
+            os.fsync(self._handle)
+        except OSError as error:
+            raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from None
+        if written != len(line):
+            raise RecordError(f"{self._path}: {written} of {len(line)} bytes written; is the disk full?")
+        return sha256(line)
+
+
+def read(path: Path, shown: str | None = None) -> SessionFile | None:
+    """Return a records file, checked line by line, or None when not even its first line is whole.
+
+    RecordError names the file (as `shown`) and the line of anything that is wrong but a torn last line.
+    """
+    name = shown or str(path)
+    data = read_bytes(path, RecordError)
+    lines = data.split(b"\n")
+    torn = len(lines.pop())
+    if not lines:
+        return None
+    session = _decode(lines[0], Session, f"{name}:1")
+    records: list[Record] = []
+    for number, line in enumerate(lines[1:], 2):
+        where = f"{name}:{number}"
+        record = _decode(line, Record, where)
+        if record.prev != sha256(lines[number - 2] + b"\n"):
+            raise RecordError(f"{_broken_link(name, lines, number)}: changed after it was written")
+        if problem := record_problem(record, session):
+            raise RecordError(f"{where}: {problem}")
+        records.append(record)
+    return SessionFile(path, session, tuple(records), sha256(data), len(lines), torn)
+
+
+def read_all(folder: Path, root: Path) -> list[SessionFile]:
+    """Return the records files of a folder in the order of their names; messages name them relative to root."""
+    found = (read(path, path.relative_to(root).as_posix()) for path in sorted(folder.glob("*.jsonl")))
+    return [file for file in found if file is not None]
+
+
+def _broken_link(name: str, lines: list[bytes], number: int) -> str:
+    """Return which of line number - 1 and line number was changed: the later one when its own hash is off too."""
+    if number == len(lines):
+        return f"{name}:{number}: this line or line {number - 1}"
+    own = sha256(lines[number - 1] + b"\n").encode()
+    return f"{name}:{number - 1}" if b'"prev":"' + own + b'"' in lines[number] else f"{name}:{number}"
+
+
+def _decode(line: bytes, kind: type[_T], where: str) -> _T:
+    if len(line) > MAX_LINE:
+        raise RecordError(f"{where}: {len(line)} bytes; expected at most {MAX_LINE}")
+    try:
+        value = msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{where}: not a {kind.__name__.lower()}: {error}") from None
+    if value.schema != model.SCHEMA:
+        raise RecordError(f"{where}: schema {value.schema}; this version reads {model.SCHEMA}")
+    return value
+
+
+def record_problem(record: Record, session: Session) -> str | None:
+    """Return what a record says that cannot be, found and expected, or None."""
+    if (record.split, record.attempt) != (session.split, session.attempt):
+        return f"{record.split} attempt {record.attempt} in a session of {session.split} attempt {session.attempt}"
+    if not set(record.legs) <= set(model.LEGS):
+        return f"legs {', '.join(sorted(record.legs))}; expected {', '.join(model.LEGS)}"
+    if any(sorted(block) != ["0", "1", "2", "3"] for block in record.order):
+        return "a block that does not have each leg once"
+    for name, leg in record.legs.items():
+        if problem := _leg_problem(leg, len(record.order)):
+            return f"leg {name}: {problem}"
+    if record.status is Status.OK and record.split is not Split.ROUTING:
+        if set(record.legs) != set(model.LEGS) or not record.order:
+            return "status ok without samples of all four legs"
+    elif record.order:
+        return f"status {record.status}, split {record.split} with samples"
+    return None
+
+
+def _leg_problem(leg: LegRecord, blocks: int) -> str | None:
+    if len(leg.ns) != blocks:
+        return f"{len(leg.ns)} samples in {blocks} blocks"
+    for what, values in {"host_ns": leg.host_ns or leg.ns, **leg.counters}.items():
+        if len(values) != blocks:
+            return f"{len(values)} values of {what} in {blocks} blocks"
+    if blocks and (leg.plan is None or leg.inner < 1):
+        return "samples without a plan or without launches"
+    if min(leg.ns, default=1) < 1 or min(leg.host_ns, default=0) < 0:
+        return "a time that is not positive"
+    return None

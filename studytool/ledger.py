@@ -1,0 +1,111 @@
+"""The ledger of one dtype's results: what was done when, append-only; each line carries its own hash and the last.
+
+Events: `frozen` (the manifest that holds from here on), `session` (a records file was finished, with its hash),
+`apply` (lines went into the table), `score` (a per-case look at the hold-out).
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from studytool import model
+from studytool.digest import canonical, digest
+from studytool.errors import LedgerError
+from studytool.files import read_bytes, sync_folder
+
+EVENTS = ("frozen", "session", "apply", "score")
+Body = dict[str, int | str | list[str]]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a ledger: `own` is the digest of the rest of the line, `prev` the `own` of the line before."""
+
+    schema: int
+    at: str
+    event: str
+    body: Body
+    prev: str
+    own: str
+
+
+class Freshness(NamedTuple):
+    """Whether the hold-out still judges: FRESH, or SPENT with the reason; `looks` counts the per-case looks."""
+
+    state: str
+    reason: str
+    looks: int
+
+
+def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
+    """Return the events of a ledger, none when there is no file; LedgerError names file and line of a break."""
+    name = shown or str(path)
+    if not path.exists():
+        return ()
+    data = read_bytes(path, LedgerError)
+    events: list[Event] = []
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        where = f"{name}:{number}"
+        try:
+            event = msgspec.json.decode(line, type=Event)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise LedgerError(f"{where}: not an event: {error}") from None
+        if event.schema != model.SCHEMA:
+            raise LedgerError(f"{where}: schema {event.schema}; this version reads {model.SCHEMA}")
+        if event.event not in EVENTS:
+            raise LedgerError(f"{where}: event {event.event}; expected one of {', '.join(EVENTS)}")
+        if line != _line(event) or event.own != _own(event):
+            raise LedgerError(f"{where}: changed after it was written")
+        if event.prev != (events[-1].own if events else ""):
+            raise LedgerError(f"{where}: does not follow line {number - 1}")
+        events.append(event)
+    if not data.endswith(b"\n") and data:
+        raise LedgerError(f"{name}:{len(events) + 1}: torn; expected a whole line")
+    return tuple(events)
+
+
+def append(path: Path, at: str, event: str, body: Body) -> None:
+    """Add one event; the whole ledger is read and checked first. `at` is the time as text."""
+    events = read(path)
+    draft = Event(schema=model.SCHEMA, at=at, event=event, body=body, prev=events[-1].own if events else "", own="")
+    line = _line(msgspec.structs.replace(draft, own=_own(draft))) + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            written = os.write(handle, line)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written: {error.strerror}") from None
+    if written != len(line):
+        raise LedgerError(f"{path}: {written} of {len(line)} bytes written; is the disk full?")
+
+
+def freshness(events: tuple[Event, ...]) -> Freshness:
+    """Return whether the hold-out is FRESH: it is SPENT once the entries change after a per-case look."""
+    looks, entries, reason = 0, "", ""
+    for number, event in enumerate(events, 1):
+        if event.event == "score":
+            looks += 1
+        elif event.event == "apply":
+            if looks and event.body["entries"] != entries:
+                reason = reason or f"line {number} of the ledger changed the entries after a look at the hold-out"
+            entries = str(event.body["entries"])
+    return Freshness("SPENT" if reason else "FRESH", reason, looks)
+
+
+def last(events: tuple[Event, ...], kind: str) -> Event | None:
+    """Return the last event of a kind, or None."""
+    return next((event for event in reversed(events) if event.event == kind), None)
+
+
+def _own(event: Event) -> str:
+    return digest(msgspec.to_builtins(msgspec.structs.replace(event, own="")))
+
+
+def _line(event: Event) -> bytes:
+    return canonical(msgspec.to_builtins(event))

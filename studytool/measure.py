@@ -1,0 +1,214 @@
+"""Time one case in one regime: prove the plans, check the numbers, warm up, calibrate, run the blocks."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from studytool.engines.base import Arrays, Bench, Clock, Engine, Order, PlanError
+from studytool.model import LEGS, Case, LegRecord, Plan, Status
+
+TICKS_PER_SAMPLE = 200
+WARMUP_ROUNDS = 50
+WARMUP_NS = 300_000_000
+STEADY_COUNT = 5
+STEADY_SPREAD = 0.01
+INNER_LIMIT = 1_000_000
+PPB = 1_000_000_000
+
+TOLERANCE_PPB = {
+    "f32": (2_000, 3_000),
+    "bf16": (6_000_000, 15_000_000),
+    "f16": (800_000, 2_000_000),
+    "fp8": (40_000_000, 80_000_000),
+}
+"""Largest relative L2 error (of O, of gradients) against float64 per dtype, three times what was measured for MATH
+and FLASH_ATTENTION on the CPU; between two legs twice that is allowed."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is asked to do with one case."""
+
+    case: Case
+    regime: str
+    orders: tuple[str, ...]
+    base: str
+    lookup: bool | None
+    seed: int
+    distribution: str
+    min_sample_ns: int
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it; `legs` and `order` are empty where nothing was timed."""
+
+    status: Status
+    legs: dict[str, LegRecord] = {}
+    order: tuple[str, ...] = ()
+    clock_mhz: tuple[int, ...] = ()
+    checks: dict[str, int | str] = {}
+    error: str = ""
+
+
+def run_case(engine: Engine, clock: Clock, request: Request) -> Measured:
+    """Return one case's samples, or the status that kept it from being timed.
+
+    Without block orders (routing) the plans of auto and default are proven and nothing is timed.
+    """
+    try:
+        bench = engine.prepare(request.case, Order(request.base, request.lookup), request.seed, request.distribution)
+    except PlanError as error:
+        return Measured(status=error.status, error=str(error))
+    legs = {leg: LegRecord(plan=bench.plans[leg], build_ns=bench.build_ns[leg]) for leg in LEGS}
+    needed = LEGS if request.orders else ("auto", "default")
+    for leg in needed:
+        if bench.plans[leg] is None:
+            status = Status.NO_FROST if leg == "frost" else Status.NO_BACKEND
+            return Measured(status=status, legs=legs, error=f"leg {leg} has no plan")
+    if changed := _unproven(bench, needed):
+        return Measured(status=Status.DECLINED, legs=legs, error=changed)
+    if not request.orders:
+        return Measured(status=Status.OK, legs=legs)
+    checks: dict[str, int | str] = {**_numerics(bench)}
+    if wrong := _wrong(checks, request.case.dtype):
+        return Measured(status=Status.WRONG_RESULT, legs=legs, checks=checks, error=wrong)
+    return _timed(bench, clock, request, checks)
+
+
+def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int | str]) -> Measured:
+    before = clock.mhz()
+    launch_ns, rounds, steady = _warm_up(bench, clock)
+    inner = _calibrate(bench, clock, launch_ns, request.min_sample_ns)
+    legs = {leg: LegRecord(plan=bench.plans[leg], build_ns=bench.build_ns[leg]) for leg in LEGS}
+    if inner is None:
+        return Measured(status=Status.UNRESOLVABLE, legs=legs, checks=checks, error="no sample is long enough")
+    samples: dict[str, list[int]] = {leg: [] for leg in LEGS}
+    host: dict[str, list[int]] = {leg: [] for leg in LEGS}
+    counters: dict[str, dict[str, list[int]]] = {leg: {} for leg in LEGS}
+    for block in request.orders:
+        for index in block:
+            leg = LEGS[int(index)]
+            with bench.armed(leg) as launch:
+                sample = clock.sample(launch, inner[leg])
+            samples[leg].append(sample.ns)
+            host[leg] += [] if sample.host_ns is None else [sample.host_ns]
+            for name, value in sample.counters.items():
+                counters[leg].setdefault(name, []).append(value)
+        if changed := _changed(bench):
+            return Measured(status=Status.DECLINED, legs=legs, checks=checks, error=changed)
+    if changed := _unproven(bench, LEGS):
+        return Measured(status=Status.DECLINED, legs=legs, checks=checks, error=changed)
+    timed = {
+        leg: LegRecord(
+            plan=bench.plans[leg],
+            inner=inner[leg],
+            ns=tuple(samples[leg]),
+            host_ns=tuple(host[leg]),
+            build_ns=bench.build_ns[leg],
+            counters={name: tuple(values) for name, values in counters[leg].items()},
+        )
+        for leg in LEGS
+    }
+    return Measured(
+        status=Status.OK,
+        legs=timed,
+        order=request.orders,
+        clock_mhz=(*before, *clock.mhz()),
+        checks={**checks, "warmup_rounds": rounds, "steady": int(steady)},
+    )
+
+
+def _unproven(bench: Bench, legs: tuple[str, ...]) -> str:
+    for leg in legs:
+        named, ran = bench.plans[leg], bench.proven_plan(leg)
+        if named is None or ran is None or ran.identity != named.identity:
+            return f"leg {leg} is named {_name(named)} and ran {_name(ran)}"
+    return ""
+
+
+def _changed(bench: Bench) -> str:
+    for leg in LEGS:
+        named, now = bench.plans[leg], bench.current_plan(leg)
+        if named is None or now.identity != named.identity:
+            return f"leg {leg} changed from {_name(named)} to {_name(now)} between blocks"
+    return ""
+
+
+def _name(plan: Plan | None) -> str:
+    return plan.name if plan else "no known plan"
+
+
+def _numerics(bench: Bench) -> dict[str, int]:
+    """Return the largest relative L2 error of any leg, in parts per billion; PPB squared stands for NaN."""
+    outputs = {leg: bench.outputs(leg) for leg in LEGS}
+    errors: dict[str, int] = {}
+    references: list[tuple[str, Arrays | None]] = [("legs", outputs["backend"]), ("float64", bench.reference())]
+    for name, reference in references:
+        for output in reference or {}:
+            worst = max(relative_error_ppb(outputs[leg], reference or {}, output) for leg in LEGS)
+            kind = "o" if output == "O" else "grad"
+            errors[f"{name}_{kind}_ppb"] = max(worst, errors.get(f"{name}_{kind}_ppb", 0))
+    return errors
+
+
+def relative_error_ppb(found: Arrays, reference: Arrays, output: str) -> int:
+    """Return the L2 norm of found - reference over that of reference, in ppb, capped at PPB squared (also for NaN)."""
+    if found[output].shape != reference[output].shape:
+        return PPB**2
+    distance = float(np.linalg.norm(found[output] - reference[output]))
+    scale = float(np.linalg.norm(reference[output]))
+    if not math.isfinite(distance) or (scale == 0 and distance > 0):
+        return PPB**2
+    return round(min(distance / scale, float(PPB)) * PPB) if scale else 0
+
+
+def _wrong(checks: Mapping[str, int | str], dtype: str) -> str:
+    for name, value in checks.items():
+        against, kind, _ = name.split("_")
+        limit = TOLERANCE_PPB[dtype][kind == "grad"] * (2 if against == "legs" else 1)
+        if int(value) > limit:
+            return f"{name} is {value}; expected at most {limit}"
+    return ""
+
+
+def _warm_up(bench: Bench, clock: Clock) -> tuple[dict[str, float], int, bool]:
+    """Return the time of one launch per leg, the rounds that it took, and whether every leg came to rest."""
+    seen: dict[str, list[int]] = {leg: [] for leg in LEGS}
+    spent, rounds, steady = 0, 0, False
+    while rounds < STEADY_COUNT or (not steady and rounds < WARMUP_ROUNDS and spent < WARMUP_NS):
+        for leg in LEGS:
+            with bench.armed(leg) as launch:
+                ns = clock.sample(launch, 1).ns
+            seen[leg].append(ns)
+            spent += ns
+        rounds += 1
+        recent = [values[-STEADY_COUNT:] for values in seen.values()]
+        steady = all(max(values) - min(values) <= STEADY_SPREAD * min(values) for values in recent)
+    return {leg: float(np.median(values[-STEADY_COUNT:])) for leg, values in seen.items()}, rounds, steady
+
+
+def _calibrate(bench: Bench, clock: Clock, launch_ns: dict[str, float], least_ns: int) -> dict[str, int] | None:
+    """Return launches per sample for each leg, the same for legs of one plan; None when none can be long enough."""
+    target = max(least_ns, TICKS_PER_SAMPLE * clock.tick_ns)
+    inner: dict[str, int] = {}
+    for leg in LEGS:
+        plan = bench.current_plan(leg).identity
+        if plan not in inner:
+            count = _enough(bench, clock, leg, launch_ns[leg], target)
+            if count is None:
+                return None
+            inner[plan] = count
+    return {leg: inner[bench.current_plan(leg).identity] for leg in LEGS}
+
+
+def _enough(bench: Bench, clock: Clock, leg: str, launch_ns: float, target_ns: int) -> int | None:
+    count = math.ceil(target_ns / max(launch_ns, 1.0))
+    for _ in range(8):
+        count = min(count, INNER_LIMIT)
+        with bench.armed(leg) as launch:
+            ns = clock.sample(launch, count).ns
+        if ns >= target_ns:
+            return count
+        count = math.ceil(count * min(target_ns / max(ns, 1), 16.0) * 1.05)
+    return None

@@ -1,0 +1,46 @@
+"""What a score measures, by name and unit, and the conditions on it that a gate may have."""
+
+from typing import NamedTuple
+
+PPM = 1_000_000
+"""Ratios are integers in parts per million."""
+
+METRICS: dict[str, str] = {
+    "cases": "count",
+    "cases_timed": "count",
+    "regret_default_geomean": "ratio",
+    "regret_default_max": "ratio",
+    "regret_auto_geomean": "ratio",
+    "regret_auto_max": "ratio",
+    "regret_backend_geomean": "ratio",
+    "regret_frost_geomean": "ratio",
+    "auto_over_default_geomean": "ratio",
+    "auto_over_default_min": "ratio",
+    "auto_over_default_max": "ratio",
+    "slower_beyond_noise": "count",
+    "routing_changed": "count",
+    "band": "ratio",
+    "spread_median": "ratio",
+    "spread_p90": "ratio",
+    "spread_max": "ratio",
+    "control_min": "ratio",
+    "control_max": "ratio",
+    "closed_gap": "ratio",
+}
+"""The metrics of a score that a gate may name, with their unit: a ratio in ppm or a count."""
+
+
+class Condition(NamedTuple):
+    """One line of a gate: a metric of the score, `<=`, `>=` or `==`, and a number in the metric's unit."""
+
+    metric: str
+    op: str
+    value: int
+
+
+def condition_text(condition: Condition) -> str:
+    """Return a condition as study.yaml writes it."""
+    if METRICS[condition.metric] == "count":
+        return f"{condition.metric} {condition.op} {condition.value}"
+    whole, rest = divmod(condition.value, PPM)
+    return f"{condition.metric} {condition.op} {whole}.{rest:06d}".rstrip("0").rstrip(".")

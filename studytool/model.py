@@ -1,0 +1,286 @@
+"""The nouns of a study as frozen, typed values. Ratios are integers in parts per million (`_ppm`)."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from studytool.metrics import Condition
+from studytool.runtime import key
+
+SCHEMA = 1
+"""Version of every file that studytool writes; a reader refuses any other."""
+
+LEGS = ("backend", "frost", "auto", "default")
+OPS = ("sdpa_fwd", "sdpa_bwd", "sdpa_fwd_bwd")
+DTYPES = ("f32", "bf16", "f16", "fp8")
+MASKS = ("none", "tl", "br")
+ENGINES = ("torch_sdpa", "simulated")
+BASES = ("library", "backend")
+REGIMES = ("eager-warm",)
+DISTRIBUTIONS = ("normal", "uniform")
+SCOPES = ("box", "class")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "op": OPS,
+    "dtype": DTYPES,
+    "mask": MASKS,
+    "layout": ("dense", "strided", "broadcast", "thd", "paged"),
+    "bias": ("none", "bool", "learned"),
+}
+"""The values that the string fields of a case may have."""
+
+MOST = {"padding": 1, "stats": 1, "sink": 1, "deterministic": 1, "dropout_pct": 99}
+"""The largest values of fields that are no sizes."""
+
+
+class Split(StrEnum):
+    """What cases are for: train fits the entries, holdout judges them, routing is planned and not timed."""
+
+    TRAIN = "train"
+    HOLDOUT = "holdout"
+    ROUTING = "routing"
+
+
+class Status(StrEnum):
+    """How a case ended. Counts over a split always add up to the number of its cases."""
+
+    OK = "ok"
+    REFUSED = "refused"  # the graph is invalid
+    DECLINED = "declined"  # an engine will not run it, or ran something else than it was named for
+    NO_FROST = "no_frost"
+    NO_BACKEND = "no_backend"
+    WRONG_RESULT = "wrong_result"
+    ERROR = "error"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    UNRESOLVABLE = "unresolvable"  # shorter than the clock can tell
+
+
+class Verdict(StrEnum):
+    """What a case says of the row; the worst over regimes counts."""
+
+    WIN = "WIN"
+    LOSE = "LOSE"
+    NEUTRAL = "NEUTRAL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One attention graph: b batches, h heads, s sequence lengths, d head dimensions; fields as in runtime.key.
+
+    Fields at their neutral value are left out of its canonical form, so that a new field changes no digest.
+    """
+
+    op: str
+    dtype: str
+    b: int
+    h_q: int
+    h_kv: int
+    s_q: int
+    s_kv: int
+    d_qk: int
+    d_v: int
+    mask: str = "none"
+    window: int = 0
+    layout: str = "dense"
+    bias: str = "none"
+    padding: int = 0
+    stats: int = 0
+    sink: int = 0
+    dropout_pct: int = 0
+    deterministic: int = 0
+
+    @property
+    def fields(self) -> dict[str, key.Value]:
+        """Return the fields that are not at their neutral value, as a look-up takes them."""
+        built: dict[str, key.Value] = msgspec.to_builtins(self)
+        return built
+
+    @property
+    def label(self) -> str:
+        """Return the case as engineers write it, such as `sdpa_bwd bf16 b12 h48/6 d128 S16484 br w96`."""
+        heads = str(self.h_q) if self.h_q == self.h_kv else f"{self.h_q}/{self.h_kv}"
+        dims = str(self.d_qk) if self.d_qk == self.d_v else f"{self.d_qk}/{self.d_v}"
+        sizes = str(self.s_q) if self.s_q == self.s_kv else f"{self.s_q}/{self.s_kv}"
+        parts = [self.op, self.dtype, f"b{self.b}", f"h{heads}", f"d{dims}", f"S{sizes}"]
+        parts += [self.mask] if self.mask != "none" else []
+        parts += [f"w{self.window}"] if self.window else []
+        parts += [f"{name}={self.fields[name]}" for name in key.FLAGS if name in self.fields]
+        return " ".join(parts)
+
+
+def case_problem(case: Case) -> str | None:
+    """Return what makes a case impossible, found and expected, or None."""
+    for name in sorted(key.INTEGER_FIELDS):
+        value, least, most = getattr(case, name), int(name in key.GEOMETRY), MOST.get(name)
+        if value < least or (most is not None and value > most):
+            return f"{name} is {value}; expected at least {least}" + (f" and at most {most}" if most else "")
+    for name, allowed in CHOICES.items():
+        if getattr(case, name) not in allowed:
+            return f"{name} is {getattr(case, name)!r}; expected one of {', '.join(allowed)}"
+    if case.h_q % case.h_kv:
+        return f"h_q {case.h_q} is not a multiple of h_kv {case.h_kv}"
+    if case.window and case.mask == "none":
+        return f"window {case.window} without a causal mask; expected mask tl or br"
+    if case.s_q > case.s_kv and (case.mask == "br" or case.window):
+        return f"s_q {case.s_q} exceeds s_kv {case.s_kv} under a bottom-right mask or a window"
+    return None
+
+
+class Threshold(NamedTuple):
+    """A size axis and the direction, `from` or `upto`, in which a class may be cut."""
+
+    axis: str
+    direction: str
+
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True):
+    """How cases are timed: `repeats` fresh processes, `blocks` blocks of four legs (a multiple of four)."""
+
+    repeats: int = 5
+    blocks: int = 24
+    regimes: tuple[str, ...] = ("eager-warm",)
+    min_sample_ns: int = 150_000
+    case_timeout_s: int = 120
+    distributions: tuple[str, ...] = ("normal",)
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True):
+    """How train records become entries. `max_regret_ppm` 0 means: one plus the A/A band."""
+
+    margin_ppm: int = 50_000
+    max_regret_ppm: int = 0
+    noise_limit_ppm: int = 25_000
+    min_support: int = 4
+    scope: str = "box"
+    thresholds: tuple[Threshold, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an engine would run: its id, name and knobs. Two plans are one when id and knobs are equal."""
+
+    engine: int
+    name: str
+    knobs: dict[str, int] = {}
+
+    @property
+    def identity(self) -> str:
+        """Return the plan's identity as text, such as `5` or `7[k24=2,k27=0]`."""
+        knobs = ",".join(f"{knob}={value}" for knob, value in sorted(self.knobs.items()))
+        return f"{self.engine}[{knobs}]" if knobs else str(self.engine)
+
+
+class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One leg of a record: `ns` per sample of `inner` launches, in time order; `host_ns` where it is kept apart.
+
+    `counters` has one integer per sample and name, such as `cpu_ns` or `minor_faults`.
+    """
+
+    plan: Plan | None
+    inner: int = 0
+    ns: tuple[int, ...] = ()
+    host_ns: tuple[int, ...] = ()
+    build_ns: int = 0
+    counters: dict[str, tuple[int, ...]] = {}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a records file: one case x one repeat x one regime, all four legs.
+
+    `order` has, per block, the indices of the legs in LEGS in the order in which they were timed.
+    """
+
+    schema: int
+    case: str
+    split: Split
+    repeat: int
+    regime: str
+    attempt: int
+    status: Status
+    class_key: tuple[key.Value, ...] = msgspec.field(name="class")
+    lookup: bool | None
+    legs: dict[str, LegRecord]
+    order: tuple[str, ...]
+    clock_mhz: tuple[int, ...]
+    checks: dict[str, int | str]
+    error: str
+    prev: str
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The machine and the code that measured. `code` is the digest of the measuring code and the engine's version."""
+
+    board: str
+    uuid: str
+    cc: str
+    cores: int
+    memory_bytes: int
+    tick_ns: int
+    versions: dict[str, str]
+    settings: dict[str, str]
+    code: str
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line of a records file: what was measured where, with which table; `prev` is the file before."""
+
+    schema: int
+    study: str
+    manifest: str
+    dtype: str
+    split: Split
+    attempt: int
+    session: int
+    table: str
+    entries: str
+    started: str
+    reason: str
+    fingerprint: Fingerprint
+    prev: str
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """One grid of a split: per field the values or expressions that are crossed; `line` is where it stands."""
+
+    line: int
+    axes: tuple[tuple[str, tuple[int | str, ...]], ...]
+
+
+class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What one split asks for. `sample` cases per dtype are drawn with `seed`; 0 takes all."""
+
+    line: int
+    grids: tuple[Grid, ...]
+    where: tuple[str, ...] = ()
+    sample: int = 0
+    seed: int = 0
+    differs: tuple[str, ...] = ()
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """What is declared before anything is timed. `path` and `sha256` are those of its study.yaml."""
+
+    path: str
+    sha256: str
+    name: str
+    engine: str
+    row: str
+    base: str
+    cc: str
+    board: str
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    class_key: tuple[str, ...]
+    guards: tuple[str, ...]
+    splits: dict[Split, SplitSpec]
+    protocol: Protocol
+    decide: Decide
+    gate: tuple[Condition, ...]
+    question: str
+    simulated: dict[str, int | str]
+
+
+SIMULATED_COSTS = ("backend_ns", "frost_ns")
+SIMULATED_FAULTS = (*(str(status) for status in Status if status not in {Status.OK, Status.UNRESOLVABLE}),)
+SIMULATED_NUMBERS = ("seed", "tick_ns", "noise_ppm", "process_ppm")
+"""What a simulated device is declared by: cost expressions, faults as comparisons over fields, plain numbers."""

@@ -1,0 +1,199 @@
+"""The steps in order, each writing what it found: freeze, time, gen, apply, time, score, report, replay."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import studytool
+from studytool import apply, freeze, ledger, lines, replay, results, studyfile, timing
+from studytool.attempts import Job
+from studytool.digest import sha256
+from studytool.errors import StudyError, StudyFileError
+from studytool.files import read_bytes, write_atomic
+from studytool.layout import StudyPlace
+from studytool.model import Split, Study
+from studytool.report import markdown
+from studytool.runtime import lookup
+from studytool.timing import Now, Progress
+
+
+class Hooks(NamedTuple):
+    """What the outside gives the steps: the time as text, where progress goes, and a line for each step begun."""
+
+    now: Now
+    progress: Callable[[str, Progress], None]
+    say: Callable[[str], None]
+
+
+def open_study(place: StudyPlace) -> Study:
+    """Return the study declared at a place; messages name its file relative to the root."""
+    return studyfile.read(place.study_yaml, place.shown(place.study_yaml))
+
+
+def freeze_study(study: Study, place: StudyPlace, exclude: list[Path]) -> str:
+    """Freeze the study's cases and return the line to post."""
+    return freeze.freeze(study, place, exclude, git_commit(place.root))
+
+
+def git_commit(folder: Path) -> str:
+    """Return the commit that a folder's checkout is at, "" outside of one."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    command = [git, "-C", str(folder), "rev-parse", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed words
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def job_of(study: Study, place: StudyPlace, dtype: str, split: Split) -> Job:
+    """Return a job of a frozen study; FrozenError where what is frozen is not what study.yaml makes."""
+    return Job(study, place, freeze.verify(study, place), dtype, split)
+
+
+def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
+    """Measure what is missing of a split, write study.json after the train split, and return what there is now."""
+    if not job.cases:
+        return f"{job.dtype} {job.split}: no cases"
+    name = f"{job.dtype} {job.split}"
+    attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt)
+    if job.split is Split.TRAIN:
+        write_atomic(job.results.study_json, results.train(job).data)
+    return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines"
+
+
+def generate(job: Job) -> str:
+    """Write lines.txt with the study's own margin and scope, apply it, and return its text."""
+    found = results.study_json(read_bytes(job.results.study_json), str(job.results.study_json))
+    text = results.lines_of(found, job.study.decide.margin_ppm, job.study.decide.scope).text
+    write_atomic(job.results.lines, text.encode())
+    return text
+
+
+def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
+    """Put lines into a table; the ledgers are told when the table is that of a study."""
+    folder = table_path.absolute().parent
+    own = table_path.name == "table.py" and (folder / "study.yaml").is_file() and folder.parent.name == "studies"
+    return apply.apply(lines_path, table_path, StudyPlace(folder.parent.parent, folder.name) if own else None, now())
+
+
+def score(job: Job, now: Now) -> dict[str, Any]:
+    """Write score.json, which is a per-case look at the hold-out that the ledger notes, and return it."""
+    timing.seal(job, now)
+    scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
+    data = results.score_bytes(scored)
+    last = ledger.last(ledger.read(job.results.ledger), "score")
+    write_atomic(job.results.score, data)
+    if last is None or last.body["score"] != sha256(data):
+        ledger.append(job.results.ledger, now(), "score", {"score": sha256(data)})
+    return scored
+
+
+def report(job: Job) -> str:
+    """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
+    found = results.train(job._replace(split=Split.TRAIN))
+    scored = results.score_of(job, found)
+    if read_bytes(job.results.score) != results.score_bytes(scored):
+        raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
+    text = results.report_of(job, found, scored, ledger.read(job.results.ledger))
+    write_atomic(job.results.report, text.encode())
+    return text
+
+
+def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) -> list[dict[str, Any]]:
+    """Do all steps that are not done yet for these dtypes, and return their scores."""
+    if not place.frozen.exists():
+        hooks.say(freeze_study(study, place, []))
+    jobs = [job_of(study, place, dtype, Split.TRAIN) for dtype in dtypes]
+    for job in jobs:
+        hooks.say(time(job, hooks))
+    for job in jobs:
+        generate(job)
+        changed = apply_lines(job.results.lines, place.table, hooks.now)
+        hooks.say(f"{job.dtype} lines: {len(changed.added)} added, {len(changed.replaced)} replaced or removed")
+    for job in jobs:
+        hooks.say(time(job._replace(split=Split.HOLDOUT), hooks))
+        hooks.say(time(job._replace(split=Split.ROUTING), hooks))
+    scores = []
+    for job in jobs:
+        scores.append(score(job._replace(split=Split.HOLDOUT), hooks.now))
+        report(job._replace(split=Split.HOLDOUT))
+    return scores
+
+
+def bundled_study(name: str) -> Path:
+    """Return the study.yaml of a study that comes with the package, from the checkout or the installed package."""
+    package = Path(studytool.__file__).parent
+    for root in (package, package.parent):
+        path = root / "studies" / name / "study.yaml"
+        if path.is_file():
+            return path
+    raise StudyFileError(f"study {name} does not come with this installation")
+
+
+def demo(out: Path, name: str, hooks: Hooks) -> tuple[str, str, int]:
+    """Run a bundled study in a folder of its own; return what to print, the replay's sentence and its exit code.
+
+    Run again in the same folder, it goes on where it was stopped.
+    """
+    place = StudyPlace(out.absolute(), name)
+    source = read_bytes(bundled_study(name))
+    if not place.study_yaml.exists():
+        write_atomic(place.study_yaml, source)
+    elif read_bytes(place.study_yaml) != source:
+        raise StudyFileError(f"{place.study_yaml}: another study is there; expected an empty folder as --out")
+    study = open_study(place)
+    scores = run(study, place, study.dtypes, hooks)
+    sentence, code = replay.conclusion(replay.replay(study, place))
+    text = "\n\n".join(
+        [
+            "Hold-out, regret geomean (max); applied / default geomean (min, max):",
+            markdown.result_table(scores),
+            "Lines in the table:",
+            "\n".join(_table_lines(place)) or "    none: no class leads by the margin on this machine",
+            "Classes without an entry:",
+            "\n".join(_codes(study, place)) or "    none",
+            "Look-ups:",
+            "\n".join(_look_ups(study, place)),
+            f"Files: {place.folder} and {place.frozen}",
+        ]
+    )
+    return text, sentence, code
+
+
+def _table_lines(place: StudyPlace) -> list[str]:
+    return list(lines.read_table(read_bytes(place.table), str(place.table)).entries.values())
+
+
+def _codes(study: Study, place: StudyPlace) -> list[str]:
+    found = []
+    for dtype in study.dtypes:
+        path = place.results(dtype).study_json
+        train = results.study_json(read_bytes(path), str(path))
+        fitted = results.lines_of(train, study.decide.margin_ppm, study.decide.scope)
+        found += [
+            f"    {' '.join(str(part) for part in outcome.class_key[2:])}: {outcome.code}, {outcome.detail}"
+            for outcome in fitted.outcomes
+            if outcome.line is None
+        ]
+    return found
+
+
+def _look_ups(study: Study, place: StudyPlace) -> list[str]:
+    """Return three look-ups with their reasons: one of each code in turn."""
+    table = lines.parse_table(read_bytes(place.table), str(place.table))
+    frozen = freeze.verify(study, place)
+    prints = job_of(study, place, study.dtypes[0], Split.TRAIN).attempts()[-1].files[0].session.fingerprint
+    answers: dict[str, list[str]] = {}
+    for split in (Split.HOLDOUT, Split.ROUTING):
+        for case in frozen.cases.get(split, {}).values():
+            answer = lookup.explain(table, study.row, prints.cc, case.fields, prints.board)
+            word = {True: "True (the row leads)", False: "False (it trails)", None: "None (the order stays)"}
+            detail = f" {answer.detail}" if answer.detail else ""
+            entry = f", line {answer.entry.line}" if answer.entry else ""
+            answers.setdefault(answer.code, []).append(
+                f"    {case.label}: {word[answer.verdict]}, {answer.code}{detail}{entry}"
+            )
+    turns = [texts[turn] for turn in range(3) for texts in answers.values() if turn < len(texts)]
+    return turns[:3]

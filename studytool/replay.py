@@ -1,0 +1,81 @@
+"""Replay a study: every hash, every regenerated line, every number, without the device. A check list comes back."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from studytool import checks, freeze, ledger
+from studytool.attempts import Job
+from studytool.errors import CannotSayError, StudyError
+from studytool.freeze import Frozen
+from studytool.layout import StudyPlace
+from studytool.model import Split, Study
+
+OK, FAIL, UNSAID = "ok", "FAIL", "cannot say"
+
+
+class Check(NamedTuple):
+    """One line of the check list: `state` is ok, FAIL or cannot say; `figure` is what was found."""
+
+    dtype: str
+    name: str
+    state: str
+    figure: str
+
+
+def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[Check]:
+    """Return the check list of a study and of each dtype that has results (or of those asked for)."""
+    frozen, problems = freeze.check(study, place)
+    found = [Check("", "frozen files", FAIL, problem) for problem in problems]
+    dtypes = only or tuple(d for d in study.dtypes if place.results(d).folder.is_dir())
+    if frozen is None:
+        return [*found, *(_guarded(dtype, "ledger", partial(checks.begun, place, dtype)) for dtype in dtypes)]
+    if not problems:
+        counts = ", ".join(f"{count} {split}" for split, count in sorted(frozen.manifest.counts.items()))
+        found.append(Check("", "frozen files", OK, f"{len(frozen.manifest.files)} files, {counts}"))
+    found.append(_guarded("", "disjoint", lambda: _disjoint(frozen)))
+    if not dtypes:
+        return [*found, Check("", "results", UNSAID, "no dtype has results")]
+    for dtype in dtypes:
+        found += _dtype_checks(Job(study, place, frozen, dtype, Split.HOLDOUT))
+    return found
+
+
+def conclusion(found: list[Check]) -> tuple[str, int]:
+    """Return the sentence that a replay ends with, and its exit code."""
+    failed = sum(check.state == FAIL for check in found)
+    unsaid = sum(check.state == UNSAID for check in found)
+    if failed:
+        return f"does not hold: {failed} of {len(found)} checks fail", 1
+    if unsaid:
+        return f"cannot say: {unsaid} of {len(found)} checks have no answer yet", 3
+    return f"holds: all {len(found)} checks are ok", 0
+
+
+def _guarded(dtype: str, name: str, run: Callable[[], str]) -> Check:
+    try:
+        return Check(dtype, name, OK, run())
+    except CannotSayError as error:
+        return Check(dtype, name, UNSAID, str(error))
+    except StudyError as error:
+        return Check(dtype, name, FAIL, str(error))
+
+
+def _disjoint(frozen: Frozen) -> str:
+    train = frozen.cases[Split.TRAIN]
+    for split in (Split.HOLDOUT, Split.ROUTING):
+        if shared := sorted(train.keys() & frozen.cases.get(split, {}).keys()):
+            raise StudyError(f"{len(shared)} {split} cases are train cases, such as {train[shared[0]].label}")
+    others = ", ".join(other.name for other in frozen.manifest.disjoint_from)
+    return f"train, hold-out and routing share no case{f'; hold-out disjoint from {others}' if others else ''}"
+
+
+def _dtype_checks(job: Job) -> Iterator[Check]:
+    try:
+        events = ledger.read(job.results.ledger, job.place.shown(job.results.ledger))
+    except StudyError as error:
+        yield Check(job.dtype, "ledger", FAIL, str(error))
+        return
+    found = checks.Found(job, events)
+    for name, check in checks.CHECKS:
+        yield _guarded(job.dtype, name, partial(check, found))

@@ -1,0 +1,128 @@
+"""The steps that turn records into files: study.json, score.json, report.md. `replay` compares, `pipeline` writes."""
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+
+from studytool import fit, ledger, lines, score, studyjson, summary
+from studytool.attempts import Attempt, Job
+from studytool.digest import pretty
+from studytool.errors import CannotSayError
+from studytool.model import Split
+from studytool.report import markdown
+from studytool.studyjson import Summary
+
+
+class Train(NamedTuple):
+    """The train summary as value and as the bytes of study.json."""
+
+    summary: Summary
+    data: bytes
+
+
+def complete_attempt(job: Job) -> Attempt:
+    """Return the last attempt at a split; CannotSayError, with the count, when it is not complete."""
+    found = job.attempts()
+    if not found:
+        raise CannotSayError(f"{job.split}: nothing is measured yet; run `studytool time --split {job.split}`")
+    last = found[-1]
+    if last.missing:
+        raise CannotSayError(
+            f"{job.split} attempt {last.number} is incomplete: {last.found} of {last.planned} lines;"
+            f" run `studytool time --split {job.split} --dtype {job.dtype}` to go on"
+        )
+    return last
+
+
+def train(job: Job) -> Train:
+    """Return the train summary of the last attempt; `job` is that of the train split."""
+    found = summary.summarise(job.study, job.frozen.sha256, job.dtype, complete_attempt(job), job.cases)
+    return Train(found, studyjson.encode(found))
+
+
+def lines_of(found: Train, margin_ppm: int, scope: str) -> fit.Fit:
+    """Return the fit of a train summary."""
+    return fit.fit(found.summary, found.data, margin_ppm, scope)
+
+
+def score_of(job: Job, found: Train) -> dict[str, Any]:
+    """Return the content of score.json; `job` is that of the hold-out."""
+    holdout = complete_attempt(job)
+    routing_job = job._replace(split=Split.ROUTING)
+    routing = complete_attempt(routing_job) if routing_job.cases else None
+    unscored = []
+    for split, scored in ((Split.TRAIN, found.summary.attempt), (Split.HOLDOUT, holdout.number)):
+        others = job._replace(split=split).attempts()
+        unscored += [(split, attempt) for attempt in others if attempt.number != scored]
+    inputs = score.Inputs(
+        study=job.study,
+        dtype=job.dtype,
+        manifest_sha256=job.frozen.sha256,
+        summary=found.summary,
+        holdout=holdout,
+        holdout_cases=job.cases,
+        routing=routing,
+        routing_cases=routing_job.cases,
+        unscored=unscored,
+    )
+    return score.score(inputs)
+
+
+def score_bytes(found: dict[str, Any]) -> bytes:
+    """Return the bytes of score.json."""
+    return pretty(found)
+
+
+def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
+    """Return report.md; the ledger counts up to its last look at the hold-out."""
+    looked = max((number for number, event in enumerate(events, 1) if event.event == "score"), default=0)
+    applied = next((e for e in reversed(events) if e.event == "apply" and e.body["dtype"] == job.dtype), None)
+    if applied is None:
+        raise CannotSayError(f"{job.dtype}: no lines were applied; run gen.py and `studytool apply`")
+    holdout = complete_attempt(job)
+    fitted = lines_of(found, int(str(applied.body["margin_ppm"])), str(applied.body["scope"]))
+    sources = markdown.Sources(
+        study=job.study,
+        summary=found.summary,
+        fit=fitted,
+        score=json.loads(json.dumps(scored)),
+        freshness=ledger.freshness(events[:looked]),
+        sessions=[(file.path.name, file.session.started, len(file.records)) for file in holdout.files],
+        fingerprint=holdout.files[0].session.fingerprint,
+    )
+    return markdown.render(sources)
+
+
+def study_json(data: bytes, where: str) -> Train:
+    """Return the train summary in the bytes of a study.json."""
+    return Train(studyjson.decode(data, where), data)
+
+
+def header_of(text: str) -> lines.Header:
+    """Return the header of a lines file's text."""
+    return lines.read_lines(text.encode(), "lines")[0]
+
+
+def explain_json(found: fit.Fit) -> bytes:
+    """Return what became of each class as JSON."""
+    return msgspec.json.format(msgspec.json.encode(fit.explain_rows(found)), indent=1) + b"\n"
+
+
+def explain_text(found: fit.Fit) -> str:
+    """Return what became of each class as aligned text, one line a class."""
+    head = ["class", "cases", "win", "neutral", "lose", "unclear", "geomean", "rule or code", "detail"]
+    rows = [head]
+    for row in fit.explain_rows(found):
+        geomean = row["geomean_ppm"]
+        rows.append(
+            [
+                " ".join(str(part) for part in row["class"][2:]),  # type: ignore[index]
+                *(str(row[name]) for name in ("cases", "win", "neutral", "lose", "inconclusive")),
+                lines.ratio_text(geomean) if isinstance(geomean, int) else "n/a",
+                str(row["rule"] or row["code"]),
+                str(row["detail"]),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)

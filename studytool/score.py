@@ -1,0 +1,237 @@
+"""Hold-out and routing records → the score: regret, noise, routing, coverage. Every number is derived from records.
+
+All numbers are integers: ratios in parts per million, times in ns. Regret of a leg is its time over the faster of
+frost and backend, from paired log ratios; noise can put a leg that is the faster one a hair below 1.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from studytool import frame, gate, stats
+from studytool.attempts import Attempt
+from studytool.metrics import METRICS, PPM, condition_text
+from studytool.model import LEGS, SCHEMA, Case, Split, Status, Study
+from studytool.runtime import key
+from studytool.studyjson import Summary
+from studytool.summary import worst_status
+
+Json = dict[str, object]
+
+
+class Inputs(NamedTuple):
+    """What a score is made of: complete attempts at the hold-out and routing splits, their cases, and the rest."""
+
+    study: Study
+    dtype: str
+    manifest_sha256: str
+    summary: Summary
+    holdout: Attempt
+    holdout_cases: Mapping[str, Case]
+    routing: Attempt | None
+    routing_cases: Mapping[str, Case]
+    unscored: Sequence[tuple[Split, Attempt]]
+
+
+class _Timed(NamedTuple):
+    """One hold-out case in one regime; all ratios as logs."""
+
+    digest: str
+    class_key: tuple[key.Value, ...]
+    regret: dict[str, float]
+    auto_default: stats.Interval
+    same_plan: bool
+    spreads: list[float]
+    entry: Json
+
+
+def score(inputs: Inputs) -> Json:
+    """Return the content of score.json."""
+    table = frame.repeats(inputs.holdout.files)
+    band = frame.band(table)
+    control = [math.exp(value) for value in frame.control(table)]
+    timed = _timed_cases(inputs, table)
+    routing = _routing(inputs)
+    metrics = _metrics(inputs, timed, band, control, routing)
+    checked = gate.check(inputs.study.gate, metrics)
+    return {
+        "schema": SCHEMA,
+        "study": inputs.study.name,
+        "dtype": inputs.dtype,
+        "manifest_sha256": inputs.manifest_sha256,
+        "attempts": {"train": inputs.summary.attempt, "holdout": inputs.holdout.number}
+        | ({"routing": inputs.routing.number} if inputs.routing else {}),
+        "records": {
+            file.path.name: file.sha256
+            for attempt in (inputs.holdout, inputs.routing)
+            if attempt
+            for file in attempt.files
+        },
+        "repeats": inputs.study.protocol.repeats,
+        "metrics": metrics,
+        "intervals": _intervals(inputs, timed),
+        "statuses": _statuses(table, inputs.holdout_cases),
+        "gate": [
+            {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
+        ],
+        "verdict": gate.verdict(checked),
+        "coverage": _coverage(inputs, table),
+        "host_bound": int(table["host_bound"].sum()),
+        "unsteady": int((~table["steady"].astype(bool)).sum()),
+        "cases": [item.entry for item in timed],
+        "routing": routing,
+        "unscored": [
+            {"split": str(split), "attempt": attempt.number, "lines": attempt.found, "planned": attempt.planned}
+            for split, attempt in inputs.unscored
+        ],
+    }
+
+
+def _timed_cases(inputs: Inputs, table: pd.DataFrame) -> list[_Timed]:
+    """Return the cases that are ok in every line, per regime, in the order of digest and regime."""
+    found = []
+    for digest, group in table.groupby("case", sort=True):
+        if worst_status(group)[0] is Status.OK:
+            case = inputs.holdout_cases[str(digest)]
+            found += [_timed(inputs, case, str(digest), str(regime), rows) for regime, rows in group.groupby("regime")]
+    return found
+
+
+def _timed(inputs: Inputs, case: Case, digest: str, regime: str, rows: pd.DataFrame) -> _Timed:
+    against = {leg: {other: _log_ratio(rows, leg, other) for other in ("frost", "backend")} for leg in LEGS}
+    regret = {leg: max(values.values()) for leg, values in against.items()}
+    auto_default = frame.pair_interval(rows, "auto", "default")
+    spreads = {leg: stats.spread(rows[f"{leg}_ns"].tolist()) for leg in LEGS}
+    first = rows.iloc[0]
+    class_key = key.class_key(inputs.study.row, inputs.summary.cc, inputs.study.class_key, case.fields)
+    entry: Json = {
+        "case": digest,
+        "label": case.label,
+        "class": list(class_key),
+        "regime": regime,
+        "lookup": first["lookup"],
+        "plans": {leg: first[f"{leg}_plan"] for leg in LEGS},
+        "leg_ns": {leg: round(frame.leg_ns(rows, leg)) for leg in LEGS},
+        "regret_ppm": {leg: stats.ppm(value) for leg, value in regret.items()},
+        "frost_over_backend_ppm": stats.ppm(against["frost"]["backend"]),
+        "auto_over_default_ppm": [stats.ppm(value) for value in auto_default],
+        "spread_ppm": {leg: stats.share_ppm(value) for leg, value in spreads.items()},
+    }
+    same = bool(rows["alias_auto_default"].all())
+    return _Timed(digest, class_key, regret, auto_default, same, list(spreads.values()), entry)
+
+
+def _log_ratio(rows: pd.DataFrame, leg: str, other: str) -> float:
+    return 0.0 if leg == other else frame.pair_interval(rows, leg, other).center
+
+
+def _metrics(
+    inputs: Inputs, timed: Sequence[_Timed], band: float | None, control: Sequence[float], routing: Sequence[Json]
+) -> dict[str, int | None]:
+    metrics: dict[str, int | None] = dict.fromkeys(METRICS)
+    metrics |= {
+        "cases": len(inputs.holdout_cases),
+        "cases_timed": len({item.digest for item in timed}),
+        "routing_changed": sum(row["auto"] != row["default"] or row["status"] != Status.OK for row in routing),
+        "band": None if band is None else stats.ppm(band) - PPM,
+    }
+    if not timed:
+        return metrics
+    regrets = {leg: [item.regret[leg] for item in timed] for leg in LEGS}
+    ratios = [item.auto_default.center for item in timed]
+    spreads = [value for item in timed for value in item.spreads]
+    metrics |= {f"regret_{leg}_geomean": stats.ppm(stats.geomean_log(values)) for leg, values in regrets.items()}
+    metrics |= {f"regret_{leg}_max": stats.ppm(max(regrets[leg])) for leg in ("default", "auto")}
+    metrics |= {
+        "auto_over_default_geomean": stats.ppm(stats.geomean_log(ratios)),
+        "auto_over_default_min": stats.ppm(min(ratios)),
+        "auto_over_default_max": stats.ppm(max(ratios)),
+        "slower_beyond_noise": None if band is None else sum(_slower(item, band) for item in timed),
+        "spread_median": stats.share_ppm(stats.quantile(spreads, 0.5)),
+        "spread_p90": stats.share_ppm(stats.quantile(spreads, 0.9)),
+        "spread_max": stats.share_ppm(max(spreads)),
+        "control_min": stats.share_ppm(min(control)) if control else None,
+        "control_max": stats.share_ppm(max(control)) if control else None,
+        "closed_gap": _closed_gap(inputs.summary, regrets, band),
+    }
+    return metrics
+
+
+def _slower(item: _Timed, band: float) -> bool:
+    """Return whether an entry made a case slower beyond noise; legs of one plan can differ by noise only."""
+    return not item.same_plan and item.auto_default.center > band and item.auto_default.low > 0
+
+
+def _closed_gap(summary: Summary, regrets: Mapping[str, Sequence[float]], band: float | None) -> int | None:
+    """Return which share of the gap between the better fixed choice (by the train split) and the oracle auto closes.
+
+    1 is the oracle, 0 the fixed choice; None where the gap is within twice the noise floor.
+    """
+    logs = [math.log(r.ratio_ppm / PPM) for case in summary.cases for r in case.regimes.values()]
+    fixed = "frost" if logs and sum(logs) < 0 else "backend"
+    gap = stats.geomean_log(regrets[fixed])
+    if band is None or gap < 2 * band:
+        return None
+    return stats.share_ppm((gap - stats.geomean_log(regrets["auto"])) / gap)
+
+
+def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
+    """Return 95 % bootstrap intervals of geometric means, classes resampled before cases."""
+    if not timed:
+        return {}
+    seed = int(inputs.manifest_sha256[:15], 16)
+    classes = sorted({item.class_key for item in timed}, key=str)
+    grouped = [[item for item in timed if item.class_key == name] for name in classes]
+    measures = {
+        "regret_default_geomean": [[item.regret["default"] for item in group] for group in grouped],
+        "regret_auto_geomean": [[item.regret["auto"] for item in group] for group in grouped],
+        "auto_over_default_geomean": [[item.auto_default.center for item in group] for group in grouped],
+    }
+    return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
+
+
+def _statuses(table: pd.DataFrame, cases: Mapping[str, Case]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for _, group in table.groupby("case", sort=True):
+        status = str(worst_status(group)[0])
+        counts[status] = counts.get(status, 0) + 1
+    if sum(counts.values()) != len(cases):
+        raise ValueError(f"statuses of {sum(counts.values())} cases; expected {len(cases)}")
+    return counts
+
+
+def _coverage(inputs: Inputs, table: pd.DataFrame) -> Json:
+    """Return how many hold-out cases the table leads, trails or leaves, and the features that never varied."""
+    answers = table.drop_duplicates("case")["lookup"].tolist()
+    fields = [case.fields for case in inputs.summary.cases] + [case.fields for case in inputs.holdout_cases.values()]
+    constant: Json = {}
+    for name in key.FEATURES:
+        values = {key.feature(case, name) for case in fields}
+        if len(values) == 1:
+            constant[name] = values.pop()
+    return {
+        "leads": sum(answer is True for answer in answers),
+        "trails": sum(answer is False for answer in answers),
+        "abstains": sum(answer is None for answer in answers),
+        "constant": constant,
+    }
+
+
+def _routing(inputs: Inputs) -> list[Json]:
+    if inputs.routing is None:
+        return []
+    table = frame.repeats(inputs.routing.files).sort_values("case")
+    return [
+        {
+            "case": row["case"],
+            "label": inputs.routing_cases[row["case"]].label,
+            "lookup": row["lookup"],
+            "auto": row["auto_plan"],
+            "default": row["default_plan"],
+            "status": row["status"],
+            "error": row["error"],
+        }
+        for row in table.to_dict("records")
+    ]

@@ -1,0 +1,76 @@
+"""Train records → study.json: ratios are rounded to parts per million here, once; from here on integers decide."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from studytool import frame, model, stats
+from studytool.attempts import Attempt
+from studytool.metrics import PPM
+from studytool.model import LEGS, Case, Status, Study
+from studytool.runtime import key
+from studytool.studyjson import CaseSummary, RegimeSummary, Summary
+
+
+def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, cases: Mapping[str, Case]) -> Summary:
+    """Return the summary of a complete train attempt."""
+    first = attempt.files[0].session.fingerprint
+    table = frame.repeats(attempt.files)
+    band = frame.band(table)
+    groups = dict(list(table.groupby("case", sort=True)))
+    return Summary(
+        schema=model.SCHEMA,
+        study=study.name,
+        study_sha256=study.sha256,
+        manifest_sha256=manifest_sha256,
+        dtype=dtype,
+        row=study.row,
+        base=study.base,
+        cc=first.cc,
+        board=first.board,
+        versions=first.versions,
+        code=first.code,
+        class_key=study.class_key,
+        guards=study.guards,
+        regimes=study.protocol.regimes,
+        decide=study.decide,
+        attempt=attempt.number,
+        records={file.path.name: file.sha256 for file in attempt.files},
+        band_ppm=-1 if band is None else stats.ppm(band) - PPM,
+        cases=tuple(_case(study, first.cc, digest, case, groups[digest]) for digest, case in sorted(cases.items())),
+    )
+
+
+def _case(study: Study, cc: str, digest: str, case: Case, group: pd.DataFrame) -> CaseSummary:
+    status, error = worst_status(group)
+    timed = group[group["status"] == Status.OK]
+    plans = {leg: group[f"{leg}_plan"].iloc[0] for leg in LEGS}
+    return CaseSummary(
+        digest=digest,
+        label=case.label,
+        fields=case.fields,
+        class_key=key.class_key(study.row, cc, study.class_key, case.fields),
+        status=status,
+        error=error,
+        plans=plans,
+        regimes={str(regime): _regime(rows) for regime, rows in timed.groupby("regime", sort=True)},
+    )
+
+
+def _regime(rows: pd.DataFrame) -> RegimeSummary:
+    ratio = frame.pair_interval(rows, "frost", "backend")
+    return RegimeSummary(
+        repeats=len(rows),
+        ratio_ppm=stats.ppm(ratio.center),
+        low_ppm=stats.ppm(ratio.low),
+        high_ppm=stats.ppm(ratio.high),
+        leg_ns={leg: round(frame.leg_ns(rows, leg)) for leg in LEGS},
+    )
+
+
+def worst_status(group: pd.DataFrame) -> tuple[Status, str]:
+    """Return how a case ended over all of its lines: ok only when every line is, else the first that is not."""
+    bad = group[group["status"] != Status.OK].sort_values(["repeat", "regime"])
+    if bad.empty:
+        return Status.OK, ""
+    return Status(bad["status"].iloc[0]), str(bad["error"].iloc[0])

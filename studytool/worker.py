@@ -1,0 +1,73 @@
+"""The process of one repeat: reads requests from standard input, answers each with one line, ends with its parent.
+
+An exception that nobody expects ends the process, traceback on standard error: the parent records `error` and starts
+another, since the state that a defect leaves behind is not one to measure in.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from studytool import clock, fingerprint, measure
+from studytool.engines import open_engine
+from studytool.engines.base import Clock
+
+PINS = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+}
+"""The environment that every worker is started with."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request: which engine to open."""
+
+    engine: str
+    simulated: dict[str, int | str]
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    _die_with_parent()
+    answers = _own_output()
+    lines = iter(sys.stdin.buffer.readline, b"")
+    opening = msgspec.json.decode(next(lines), type=Opening)
+    engine = open_engine(opening.engine, opening.simulated)
+    timer: Clock = engine.own_clock() or clock.HostClock()
+    _answer(answers, fingerprint.take(engine, timer))
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    for line in lines:
+        request = msgspec.json.decode(line, type=measure.Request)
+        _answer(answers, measure.run_case(engine, timer, request))
+
+
+def _answer(answers: BinaryIO, value: msgspec.Struct) -> None:
+    answers.write(msgspec.json.encode(value) + b"\n")
+    answers.flush()
+
+
+def _own_output() -> BinaryIO:
+    """Return the pipe of answers, and send whatever a library prints to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

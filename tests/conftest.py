@@ -1,0 +1,24 @@
+"""Settings and fixtures of all tests: no deadline, since a test never asserts a wall time."""
+
+from pathlib import Path
+
+import finished
+import pytest
+from hypothesis import settings
+
+from studytool.layout import StudyPlace
+
+settings.register_profile("studytool", deadline=None, max_examples=60)
+settings.load_profile("studytool")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> StudyPlace:
+    """Return a finished study that nobody may change."""
+    return finished.finish(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def whole(made: StudyPlace, tmp_path: Path) -> StudyPlace:
+    """Return a finished study of the test's own."""
+    return finished.copy(made, tmp_path / "whole")

@@ -1,0 +1,141 @@
+"""Replay: what a reviewer is told of a study that is whole, and of one that was changed anywhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import finished
+import pytest
+
+from studytool import pipeline, replay
+from studytool.layout import StudyPlace
+from studytool.model import Split
+
+
+def checks_of(place: StudyPlace, *dtypes: str) -> list[replay.Check]:
+    """Return the check list of a study, or of these dtypes alone."""
+    return replay.replay(pipeline.open_study(place), place, dtypes)
+
+
+def failures(place: StudyPlace, *dtypes: str) -> list[str]:
+    """Return the figures of the checks that fail."""
+    return [check.figure for check in checks_of(place, *dtypes) if check.state == replay.FAIL]
+
+
+def test_an_untouched_study_holds(made: StudyPlace) -> None:
+    """All checks of a study that went the whole path are ok, for both dtypes."""
+    found = checks_of(made)
+
+    assert {check.state for check in found} == {replay.OK}
+    assert {check.dtype for check in found} == {"", "bf16", "f16"}
+    assert replay.conclusion(found) == (f"holds: all {len(found)} checks are ok", 0)
+
+
+def changed_lines(place: StudyPlace) -> Iterator[tuple[Path, int]]:
+    """Return every line of every file that a replay must guard."""
+    guarded = [*place.frozen.iterdir(), place.table]
+    for name in ("study.json", "lines.txt", "ledger.jsonl", "score.json", "report.md", "records/*.jsonl"):
+        guarded += place.folder.glob(f"*/{name}")
+    for path in sorted(guarded):
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if line:
+                yield path, number
+
+
+def test_one_changed_byte_in_any_line_is_found_and_named(made: StudyPlace, whole: StudyPlace) -> None:
+    """One flipped bit in the middle of any line of any file fails a check that names the file and the line."""
+    missed = []
+    count = 0
+    for original, number in changed_lines(made):
+        path = whole.root / original.relative_to(made.root)
+        data = original.read_bytes()
+        lines = data.splitlines(keepends=True)
+        line = bytearray(lines[number - 1])
+        line[(len(line) - 1) // 2] ^= 1
+        path.write_bytes(b"".join([*lines[: number - 1], bytes(line), *lines[number:]]))
+        shown = path.relative_to(whole.root).as_posix()
+        found = failures(whole, "f16" if "/f16/" in shown else "bf16")
+        if not any(f"{shown}:{number}:" in figure or f"or line {number}:" in figure for figure in found):
+            missed.append((shown, number, found))
+        path.write_bytes(data)
+        count += 1
+
+    assert missed == []
+    assert count > 150
+
+
+def test_a_changed_study_file_is_found(whole: StudyPlace) -> None:
+    """A changed declaration is named, since the frozen cases were made from another one."""
+    whole.study_yaml.write_text(whole.study_yaml.read_text().replace("margin: 0.05", "margin: 0.06"))
+
+    assert any("studies/whole/study.yaml: changed since it was frozen" in figure for figure in failures(whole))
+
+
+@pytest.mark.parametrize("name", ["train-01-001.jsonl", "holdout-01-001.jsonl"])
+def test_a_missing_records_file_is_found(whole: StudyPlace, name: str) -> None:
+    """A records file that is in the ledger and not there is named."""
+    (whole.results("bf16").records / name).unlink()
+
+    assert any(f"studies/whole/bf16/records/{name}: in the ledger and not there" in f for f in failures(whole))
+
+
+def test_a_dropped_last_record_is_found(whole: StudyPlace) -> None:
+    """Taking the last line off a records file leaves its chain whole; the ledger's hash tells."""
+    path = whole.results("bf16").records / "holdout-01-001.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+    assert any("holdout-01-001.jsonl" in figure for figure in failures(whole))
+
+
+def test_a_file_that_the_ledger_does_not_know_is_found(whole: StudyPlace) -> None:
+    """A records file that nobody sealed fails the replay."""
+    records = whole.results("bf16").records
+    (records / "train-02-001.jsonl").write_bytes((records / "train-01-001.jsonl").read_bytes())
+
+    assert any("train-02-001.jsonl: not in the ledger" in figure for figure in failures(whole))
+
+
+def test_entries_changed_after_a_look_spend_the_hold_out(whole: StudyPlace) -> None:
+    """Applying other lines after the score makes the hold-out SPENT, which the replay says."""
+    job = pipeline.job_of(pipeline.open_study(whole), whole, "bf16", Split.TRAIN)
+    path = whole.root / "lines.txt"
+    train = pipeline.results.study_json(job.results.study_json.read_bytes(), "study.json")
+    path.write_text(pipeline.results.lines_of(train, 400_000, "class").text)
+    pipeline.apply_lines(path, whole.table, finished.hooks().now)
+
+    assert any("SPENT, not out-of-sample" in figure for figure in failures(whole))
+
+
+def test_a_study_that_is_not_timed_cannot_be_said(tmp_path: Path) -> None:
+    """A frozen study without results is neither right nor wrong."""
+    place = finished.declare(tmp_path)
+    study = pipeline.open_study(place)
+    pipeline.freeze_study(study, place, [])
+
+    assert replay.conclusion(checks_of(place))[1] == 3
+
+
+def test_an_incomplete_hold_out_cannot_be_said(tmp_path: Path) -> None:
+    """With the train split alone, nothing fails and the answer is still open."""
+    place = finished.declare(tmp_path)
+    study = pipeline.open_study(place)
+    pipeline.freeze_study(study, place, [])
+    pipeline.time(pipeline.job_of(study, place, "bf16", Split.TRAIN), finished.hooks())
+    checks = checks_of(place)
+
+    assert not [check for check in checks if check.state == replay.FAIL]
+    assert replay.conclusion(checks)[1] == 3
+
+
+def test_a_hold_out_timed_before_the_lines_were_applied_is_found(whole: StudyPlace) -> None:
+    """The ledger's order tells when a hold-out was timed with a table that came before the fit."""
+    path = whole.results("f16").ledger
+    events = path.read_bytes()
+    study = pipeline.open_study(whole)
+    job = pipeline.job_of(study, whole, "f16", Split.HOLDOUT)
+    path.unlink()
+    pipeline.timing.seal(job, finished.hooks().now)
+    pipeline.apply_lines(job.results.lines, whole.table, finished.hooks().now)
+    found = failures(whole)
+
+    assert path.read_bytes() != events
+    assert any("timed before the lines were applied" in figure for figure in found)
