@@ -24,22 +24,25 @@ def apply(lines_path: Path, table_path: Path, place: StudyPlace | None, at: str)
 
     With the place of a study whose table this is, entries of the lines' row and dtype that are no longer emitted are
     removed, the lines are kept with the dtype's results, and each ledger of the study gets an `apply` event, unless
-    the same lines were applied last. TableError, and nothing written, where either file is not what it should be.
+    it says already that these lines made this table. TableError or LedgerError, and nothing written, where one of the
+    files is not what it should be.
     """
     body = read_bytes(lines_path, TableError)
     header, new = lines.read_lines(body, str(lines_path))
+    if place is not None and header.study != place.name:
+        raise TableError(f"{lines_path}:1: lines of study {header.study}; expected {place.name}, whose table this is")
     before = _before(table_path)
     stale = {k for k in before.entries if place is not None and _owned(k, before, header)}
     kept = lines.Text(before.rows, {k: v for k, v in before.entries.items() if k not in stale})
     after = lines.insert(kept, new, str(table_path))
     text = lines.table_text(after).encode()
     lines.read_table(text, str(table_path))
-    told = place is not None and _applied_already(place, header, sha256(body), sha256(text))
+    ledgers = sorted(place.folder.glob("*/ledger.jsonl")) if place else []
+    untold = [path for path in ledgers if not _told(path, header, sha256(body), sha256(text))]
     write_atomic(table_path, text)
     if place is not None:
         write_atomic(place.results(header.dtype).lines, body)
-    if place is not None and not told:
-        _tell(place, header, sha256(body), after, sha256(text), at)
+    _tell(untold, header, sha256(body), after, sha256(text), at)
     gone = [line for key, line in before.entries.items() if after.entries.get(key) != line]
     come = [line for key, line in after.entries.items() if key not in before.entries]
     return Applied(tuple(come), tuple(gone), len(before.entries) - len(gone))
@@ -54,15 +57,15 @@ def _owned(key: Key, table: lines.Text, header: lines.Header) -> bool:
     return key[0] == header.row and "dtype" in features and key[2 + features.index("dtype")] == header.dtype
 
 
-def _applied_already(place: StudyPlace, header: lines.Header, body: str, table_sha256: str) -> bool:
-    events = ledger.read(place.results(header.dtype).ledger)
+def _told(path: Path, header: lines.Header, body: str, table_sha256: str) -> bool:
+    events = ledger.read(path)
     own = [event for event in events if event.event == "apply" and event.body["dtype"] == header.dtype]
     last = ledger.last(events, "apply")
     return bool(own and last and own[-1].body["lines"] == body and last.body["table"] == table_sha256)
 
 
-def _tell(place: StudyPlace, header: lines.Header, body: str, table: lines.Text, table_sha256: str, at: str) -> None:
-    for path in sorted(place.folder.glob("*/ledger.jsonl")):
+def _tell(ledgers: list[Path], header: lines.Header, body: str, table: lines.Text, table_sha256: str, at: str) -> None:
+    for path in ledgers:
         event: ledger.Body = {
             "dtype": header.dtype,
             "lines": body,

@@ -106,6 +106,8 @@ def _session_problem(study: Study, file: SessionFile, first: SessionFile, previo
     session = file.session
     if session.study != study.name:
         return f"session of study {session.study}; expected {study.name}"
+    if (session.manifest, session.dtype) != (first.session.manifest, first.session.dtype):
+        return "session of another dtype or of other frozen cases than the attempt's first"
     if session.prev != previous:
         return "does not follow the session file before it; one is missing or was changed"
     if difference := fingerprint.comparable(first.session.fingerprint, session.fingerprint):

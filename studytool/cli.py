@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from studytool.pipeline import Hooks
     from studytool.timing import Progress
 
-_PATH = click.Path(path_type=Path)
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_PATH = click.Path(path_type=Path, readable=False)  # what cannot be read is said in one line by who reads it
 
 
 class _OneLine:
@@ -30,8 +30,14 @@ class _OneLine:
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except StudyError as error:
-            click.echo(str(error), err=True)
-            ctx.exit(error.exit_code)
+            message, code = str(error), error.exit_code
+        except OSError as error:  # where a file is only looked for, such as in a folder that may not be entered
+            if error.filename is None:
+                raise
+            message, code = f"{error.filename}: cannot be used: {error.strerror}", StudyError.exit_code
+        # A name from a bad file may hold a line end; the message is one line all the same.
+        click.echo("\\n".join(message.splitlines()), err=True)
+        raise click.exceptions.Exit(code)
 
 
 class _Group(_OneLine, click.Group):
@@ -65,14 +71,14 @@ def demo(out: Path, quick: bool) -> None:
     with _hooks() as hooks:
         text, sentence, code = pipeline.demo(out, "cpu_smoke" if quick else "cpu_sdpa", hooks)
     click.echo(f"{text}\n\nReplay: {sentence}.")
-    click.echo(f"Check it again: studytool replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
+    click.echo(f"Check it again: {_command()} replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
     if code == 1:
         click.echo("The demo ran to its end; what does not hold is for you to judge.", err=True)
 
 
 @main.command()
 @_study
-@click.option("--exclude", multiple=True, type=_FILE, help="MANIFEST.json of a study to share no hold-out case with.")
+@click.option("--exclude", multiple=True, type=_PATH, help="MANIFEST.json of a study to share no hold-out case with.")
 @click.option("--check", is_flag=True, help="Verify what is frozen; write nothing.")
 def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
     """Write frozen_cases/NAME: cases, gate and their hashes, once and for all."""
@@ -90,7 +96,13 @@ def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
 @main.command(name="time")
 @_study
 @_dtype
-@click.option("--split", type=click.Choice(["train", "holdout", "routing"]), default="train", show_default=True)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "holdout", "routing"]),
+    default="train",
+    show_default=True,
+    help="Which of the study's cases to time.",
+)
 @click.option("--attempt", type=click.Choice(["new"]), help="Begin again beside the attempt that is there.")
 @click.option("--reason", default="", help="Why a new attempt is made; it stands in its records.")
 def time_command(study: Path | None, dtype: str, split: str, attempt: str | None, reason: str) -> None:
@@ -100,6 +112,8 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
 
     if (attempt is None) == bool(reason):
         raise click.UsageError("--attempt new and --reason go together")
+    if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
+        raise click.UsageError("--reason: expected printable text on one line")
     declared, place = _open(study)
     for name in _dtypes(declared, dtype):
         with _hooks() as hooks:
@@ -109,7 +123,7 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
 
 
 @main.command(cls=_Command)
-@click.argument("study_json", type=_FILE)
+@click.argument("study_json", type=_PATH)
 @click.option("--margin", help="How much faster a lead must be, such as 0.05.  [default: the study's]")
 @click.option(
     "--scope", type=click.Choice(["box", "class"]), help="Keep the measured box, or not.  [default: the study's]"
@@ -117,7 +131,7 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
 @click.option("--emit", "mode", flag_value="emit", default="emit", help="Print the lines (the default).")
 @click.option("--explain", "mode", flag_value="explain", help="Print what became of each class, and why.")
 @click.option("--json", "mode", flag_value="json", help="The same as JSON.")
-@click.option("--check", type=_FILE, help="Compare the lines with a file; exit 1 where they differ.")
+@click.option("--check", type=_PATH, help="Compare the lines with a file; exit 1 where they differ.")
 def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, check: Path | None) -> None:
     """Print the placement lines that a train summary decides."""
     from studytool import results
@@ -146,8 +160,8 @@ def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, chec
 
 
 @main.command()
-@click.argument("lines", type=_FILE)
-@click.option("--table", type=_FILE, required=True, help="The table to put them into.")
+@click.argument("lines", type=_PATH)
+@click.option("--table", type=_PATH, required=True, help="The table to put them into.")
 def apply(lines: Path, table: Path) -> None:
     """Put emitted lines into a table, whole lines at a time."""
     from studytool import pipeline
@@ -169,11 +183,7 @@ def score(study: Path | None, dtype: str) -> None:
     jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in _dtypes(declared, dtype)]
     scores = [pipeline.score(job, _now) for job in jobs]
     click.echo(markdown.result_table(scores))
-    verdicts = {found["verdict"] for found in scores}
-    if "FAIL" in verdicts:
-        raise CheckFailedError("the gate fails")
-    if "CANNOT SAY" in verdicts:
-        raise CannotSayError("the gate has conditions without a value")
+    _judge(scores)
 
 
 @main.command()
@@ -188,7 +198,7 @@ def report(study: Path | None, dtype: str) -> None:
     for name in _dtypes(declared, dtype):
         job = pipeline.job_of(declared, place, name, Split.HOLDOUT)
         pipeline.report(job)
-        click.echo(job.results.report)
+        click.echo(click.format_filename(job.results.report))
 
 
 @main.command()
@@ -203,6 +213,7 @@ def run(study: Path | None, dtype: str) -> None:
     with _hooks() as hooks:
         scores = pipeline.run(declared, place, _dtypes(declared, dtype), hooks)
     click.echo(markdown.result_table(scores))
+    _judge(scores)
 
 
 @main.command()
@@ -214,11 +225,13 @@ def replay(path: Path | None) -> None:
     """
     from studytool import replay as replaying
 
-    only: tuple[str, ...] = ()
-    if path is not None and not (path / "study.yaml").is_file() and (path.absolute().parent / "study.yaml").is_file():
-        path, only = path.absolute().parent, (path.absolute().name,)
-    declared, place = _open(path)
-    checks = replaying.replay(declared, place, only)
+    folder, only = path, ""
+    if path is not None and path.name != "study.yaml" and (path.absolute().parent / "study.yaml").is_file():
+        folder, only = path.absolute().parent, path.absolute().name
+    declared, place = _open(folder)
+    if only and only not in declared.dtypes:
+        raise StudyError(f"{path}: found {only}; expected a study's folder, or that of {', '.join(declared.dtypes)}")
+    checks = replaying.replay(declared, place, (only,) if only else ())
     for check in checks:
         click.echo(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}")
     sentence, code = replaying.conclusion(checks)
@@ -240,6 +253,23 @@ def _dtypes(study: "Study", asked: str) -> tuple[str, ...]:
     return study.dtypes if asked == "all" else (asked,)
 
 
+def _command() -> str:
+    """Return how this program was called: by its name where the shell finds it, else so that it can be typed again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return "python -m studytool"
+    return "studytool" if shutil.which("studytool") == str(called.absolute()) else str(called)
+
+
+def _judge(scores: "list[dict[str, Any]]") -> None:
+    """Raise what a gate that fails, or has no answer, ends a command with."""
+    verdicts = {found["verdict"] for found in scores}
+    if "FAIL" in verdicts:
+        raise CheckFailedError("the gate fails")
+    if "CANNOT SAY" in verdicts:
+        raise CannotSayError("the gate has conditions without a value")
+
+
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
@@ -258,12 +288,9 @@ def _hooks() -> "Iterator[Hooks]":
         tasks: dict[str, progress.TaskID] = {}
 
         def advance(name: str, step: "Progress") -> None:
-            task = (
-                tasks.setdefault(name, bar.add_task(name, total=step.total, label=""))
-                if name not in tasks
-                else tasks[name]
-            )
-            bar.update(task, completed=step.done, total=step.total, label=step.label)
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=step.total, label="")
+            bar.update(tasks[name], completed=step.done, total=step.total, label=step.label)
 
         def say(text: str) -> None:
             click.echo(text, err=True)

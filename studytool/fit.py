@@ -11,7 +11,7 @@ from typing import NamedTuple
 from studytool import model
 from studytool.digest import canonical, digest, sha256
 from studytool.lines import Header, Line, lines_text, ratio_text
-from studytool.metrics import PPM
+from studytool.metrics import PPM, geomean_ppm
 from studytool.model import Status, Threshold, Verdict
 from studytool.runtime import key, lookup
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary
@@ -35,7 +35,7 @@ class Judged(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a class: a line, or the code (SUPPORT, MARGIN, NOISE, CONFLICT, FAILED) and why there is none."""
+    """What became of a class: a line, or the code (SUPPORT, MARGIN, NOISE, CONFLICT, FAILED) and its reason."""
 
     class_key: lookup.Key
     judged: tuple[Judged, ...]
@@ -212,16 +212,6 @@ def _box(summary: Summary, cases: Sequence[CaseSummary]) -> dict[str, lookup.Lim
     return box
 
 
-def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
-    """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product."""
-    product, count = math.prod(ratios_ppm), len(ratios_ppm)
-    low, high = 0, max(ratios_ppm)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if middle**count <= product else (low, middle - 1)
-    return low
-
-
 def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
     wins, loses, unclear = (
         [item for item in judged if item.verdict is verdict]
@@ -239,7 +229,10 @@ def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
         status = unclear[0].case.status
         return "NOISE", f"{unclear[0].case.label}: {'too few repeats or regimes' if status is Status.OK else status}"
     if wins:
-        return "SUPPORT", f"{len(wins)} of {len(judged)} cases win; at least {summary.decide.min_support} are needed"
+        return "SUPPORT", (
+            f"{len(wins)} of {len(judged)} cases win; expected {summary.decide.min_support} on {MIN_LEVELS} sizes in a"
+            " region where three in four win, and its geomean does"
+        )
     if not judged:
         return "SUPPORT", "no case of this class passes the guards"
     best = min(judged, key=lambda item: (item.ratio_ppm, item.case.digest))

@@ -78,8 +78,11 @@ def freeze(study: Study, place: StudyPlace, exclude: list[Path], commit: str) ->
     shutil.rmtree(beside, ignore_errors=True)
     for name, body in {**files, "MANIFEST.json": data}.items():
         write_atomic(beside / name, body)
-    beside.replace(place.frozen)
-    sync_folder(place.frozen.parent)
+    try:
+        beside.replace(place.frozen)
+        sync_folder(place.frozen.parent)
+    except OSError as error:
+        raise FrozenError(f"{place.frozen}: cannot be written: {error.strerror}") from None
     return posted_line(manifest, sha256(data))
 
 
@@ -144,7 +147,7 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
 
 def _file_problem(place: StudyPlace, name: str, expected: bytes | None, hashed: str | None) -> list[str]:
     path = place.frozen / name
-    shown = place.shown(path)
+    shown = f"{place.shown(place.frozen)}/{name}"  # a bad manifest may name a file that is elsewhere
     if expected is None or hashed is None:
         return [f"{shown}: {'not made by study.yaml' if expected is None else 'not in MANIFEST.json'}"]
     if not path.is_file():
@@ -179,6 +182,8 @@ def _check_excluded(cases: Cases, path: Path) -> Exclusion:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrozenError(f"{path}: not a manifest: {error}") from None
+    if manifest.schema != model.SCHEMA:
+        raise FrozenError(f"{path}: schema {manifest.schema}; this version reads {model.SCHEMA}")
     for name, hashed in sorted(manifest.files.items()):
         if not name.endswith(".jsonl"):
             continue

@@ -11,12 +11,18 @@ from typing import NamedTuple
 import msgspec
 
 from studytool import model
-from studytool.digest import canonical, digest
+from studytool.digest import canonical, digest, sha256
 from studytool.errors import LedgerError
 from studytool.files import read_bytes, sync_folder
 
-EVENTS = ("frozen", "session", "apply", "score")
 Body = dict[str, int | str | list[str]]
+EVENTS: dict[str, dict[str, type]] = {
+    "frozen": {"manifest": str, "marks": list},
+    "session": {"file": str, "sha256": str, "lines": int},
+    "apply": {"dtype": str, "lines": str, "margin_ppm": int, "scope": str, "table": str, "entries": str},
+    "score": {"score": str},
+}
+"""What each event tells: the names and types of its body."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +61,10 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
             raise LedgerError(f"{where}: schema {event.schema}; this version reads {model.SCHEMA}")
         if event.event not in EVENTS:
             raise LedgerError(f"{where}: event {event.event}; expected one of {', '.join(EVENTS)}")
+        if {name: type(value) for name, value in event.body.items()} != EVENTS[event.event]:
+            raise LedgerError(
+                f"{where}: {event.event} tells {', '.join(event.body)}; expected {', '.join(EVENTS[event.event])}"
+            )
         if line != _line(event) or event.own != _own(event):
             raise LedgerError(f"{where}: changed after it was written")
         if event.prev != (events[-1].own if events else ""):
@@ -87,7 +97,7 @@ def append(path: Path, at: str, event: str, body: Body) -> None:
 
 def freshness(events: tuple[Event, ...]) -> Freshness:
     """Return whether the hold-out is FRESH: it is SPENT once the entries change after a per-case look."""
-    looks, entries, reason = 0, "", ""
+    looks, entries, reason = 0, sha256(b""), ""  # without an `apply` there are no entries
     for number, event in enumerate(events, 1):
         if event.event == "score":
             looks += 1

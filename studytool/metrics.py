@@ -1,5 +1,7 @@
 """What a score measures, by name and unit, and the conditions on it that a gate may have."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 PPM = 1_000_000
@@ -44,3 +46,13 @@ def condition_text(condition: Condition) -> str:
         return f"{condition.metric} {condition.op} {condition.value}"
     whole, rest = divmod(condition.value, PPM)
     return f"{condition.metric} {condition.op} {whole}.{rest:06d}".rstrip("0").rstrip(".")
+
+
+def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
+    """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product."""
+    product, count = math.prod(ratios_ppm), len(ratios_ppm)
+    low, high = 0, max(ratios_ppm)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**count <= product else (low, middle - 1)
+    return low

@@ -114,7 +114,11 @@ def case_problem(case: Case) -> str | None:
     for name in sorted(key.INTEGER_FIELDS):
         value, least, most = getattr(case, name), int(name in key.GEOMETRY), MOST.get(name)
         if value < least or (most is not None and value > most):
-            return f"{name} is {value}; expected at least {least}" + (f" and at most {most}" if most else "")
+            return (
+                f"{name} is {value}; expected {least} to {most}"
+                if most
+                else f"{name} is {value}; expected at least {least}"
+            )
     for name, allowed in CHOICES.items():
         if getattr(case, name) not in allowed:
             return f"{name} is {getattr(case, name)!r}; expected one of {', '.join(allowed)}"

@@ -1,5 +1,6 @@
 """The steps in order, each writing what it found: freeze, time, gen, apply, time, score, report, replay."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ import studytool
 from studytool import apply, freeze, ledger, lines, replay, results, studyfile, timing
 from studytool.attempts import Job
 from studytool.digest import sha256
-from studytool.errors import StudyError, StudyFileError
+from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
 from studytool.model import Split, Study
@@ -57,10 +58,17 @@ def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
     if not job.cases:
         return f"{job.dtype} {job.split}: no cases"
     name = f"{job.dtype} {job.split}"
+    _check_records(job)
     attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt)
     if job.split is Split.TRAIN:
         write_atomic(job.results.study_json, results.train(job).data)
     return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines"
+
+
+def _check_records(job: Job) -> None:
+    """Raise for records that do not belong together, before the ledger, which only grows, is told of them."""
+    for split in job.study.splits:
+        job._replace(split=split).attempts()
 
 
 def generate(job: Job) -> str:
@@ -73,13 +81,23 @@ def generate(job: Job) -> str:
 
 def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
     """Put lines into a table; the ledgers are told when the table is that of a study."""
-    folder = table_path.absolute().parent
-    own = table_path.name == "table.py" and (folder / "study.yaml").is_file() and folder.parent.name == "studies"
-    return apply.apply(lines_path, table_path, StudyPlace(folder.parent.parent, folder.name) if own else None, now())
+    folder = Path(os.path.normpath(table_path.absolute())).parent
+    if table_path.name != "table.py" or not (folder / "study.yaml").is_file() or folder.parent.name != "studies":
+        return apply.apply(lines_path, table_path, None, now())
+    place = StudyPlace(folder.parent.parent, folder.name)
+    study = open_study(place)
+    header = lines.read_lines(read_bytes(lines_path), str(lines_path))[0]
+    if header.study != study.name or header.dtype not in study.dtypes:
+        raise TableError(
+            f"{lines_path}:1: found lines of study {header.study}, {header.dtype};"
+            f" expected study {study.name}, {' or '.join(study.dtypes)}"
+        )
+    return apply.apply(lines_path, table_path, place, now())
 
 
 def score(job: Job, now: Now) -> dict[str, Any]:
     """Write score.json, which is a per-case look at the hold-out that the ledger notes, and return it."""
+    _check_records(job)
     timing.seal(job, now)
     scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
     data = results.score_bytes(scored)
@@ -94,6 +112,8 @@ def report(job: Job) -> str:
     """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
     found = results.train(job._replace(split=Split.TRAIN))
     scored = results.score_of(job, found)
+    if not job.results.score.exists():
+        raise CannotSayError(f"{job.results.score}: not there; run `studytool score`")
     if read_bytes(job.results.score) != results.score_bytes(scored):
         raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
     text = results.report_of(job, found, scored, ledger.read(job.results.ledger))

@@ -172,7 +172,7 @@ def _closed_gap(summary: Summary, regrets: Mapping[str, Sequence[float]], band: 
     logs = [math.log(r.ratio_ppm / PPM) for case in summary.cases for r in case.regimes.values()]
     fixed = "frost" if logs and sum(logs) < 0 else "backend"
     gap = stats.geomean_log(regrets[fixed])
-    if band is None or gap < 2 * band:
+    if band is None or gap <= 2 * band:
         return None
     return stats.share_ppm((gap - stats.geomean_log(regrets["auto"])) / gap)
 

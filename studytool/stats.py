@@ -110,7 +110,11 @@ def bootstrap_mean(groups: Sequence[Sequence[float]], seed: int) -> tuple[float,
 
 
 def tick_of(intervals_ns: Sequence[int]) -> int:
-    """Return the clock's tick in ns: the greatest common divisor of the differences of measured intervals."""
+    """Return the clock's tick in ns: the greatest common divisor of the differences of measured intervals.
+
+    One value alone is its own tick, none gives 0.
+    """
     distinct = sorted(set(intervals_ns))
-    differences = [b - a for a, b in itertools.pairwise(distinct)]
-    return math.gcd(*distinct, *differences) if distinct else 0
+    if len(distinct) < 2:
+        return distinct[0] if distinct else 0
+    return math.gcd(*(b - a for a, b in itertools.pairwise(distinct)))

@@ -69,8 +69,11 @@ def _regime(rows: pd.DataFrame) -> RegimeSummary:
 
 
 def worst_status(group: pd.DataFrame) -> tuple[Status, str]:
-    """Return how a case ended over all of its lines: ok only when every line is, else the first that is not."""
+    """Return how a case ended over all of its lines: ok only when every line is and a leg kept its plan throughout."""
     bad = group[group["status"] != Status.OK].sort_values(["repeat", "regime"])
-    if bad.empty:
-        return Status.OK, ""
-    return Status(bad["status"].iloc[0]), str(bad["error"].iloc[0])
+    if not bad.empty:
+        return Status(bad["status"].iloc[0]), str(bad["error"].iloc[0])
+    for leg in LEGS:
+        if len(plans := sorted(group[f"{leg}_plan"].unique())) > 1:
+            return Status.DECLINED, f"leg {leg} ran plans {' and '.join(plans)} in different repeats"
+    return Status.OK, ""

@@ -230,7 +230,7 @@ BAD = {
     "dropout of all": (
         "mask: tl",
         "dropout_pct: 100",
-        "15: sdpa_fwd bf16 b1 h4/2 d64 S96 dropout_pct=100: dropout_pct is 100; expected at most 99",
+        "15: sdpa_fwd bf16 b1 h4/2 d64 S96 dropout_pct=100: dropout_pct is 100; expected 0 to 99",
     ),
     "duplicate case": (
         "{" + G14 + "}",

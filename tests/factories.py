@@ -1,14 +1,15 @@
 """Builders for tests: valid values, of which a test changes what it is about."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from studytool import jsonl, studyfile
+from studytool import fit, jsonl, studyfile
+from studytool.fit import Fit, Outcome
 from studytool.grid import case_digest
 from studytool.jsonl import SessionFile
 from studytool.model import (
@@ -198,7 +199,7 @@ def make_case_summary(ratio_ppm: int = 700_000, **changes: Any) -> CaseSummary:
     return CaseSummary(**{**fields, **members})
 
 
-def make_summary(cases: Iterable[CaseSummary] = (), **changes: Any) -> Summary:
+def make_summary(cases: Sequence[CaseSummary] = (), **changes: Any) -> Summary:
     """Return a train summary of these cases, put into the classes that its `class_key` makes of them."""
     fields: dict[str, Any] = {
         "schema": 1,
@@ -247,3 +248,37 @@ def watch_disk(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(os, "write", watched_write)
     patch.setattr(os, "fsync", watched_sync)
     return seen
+
+
+RATIOS = {"W": 700_000, "N": 1_000_000, "L": 1_300_000, "I": 700_000}
+
+
+def make_levels(levels: str, **changes: Any) -> list[CaseSummary]:
+    """Return cases of levels 64, 128, ... of s_kv, one word a level, one letter a case.
+
+    W wins, N is neutral, L loses, and I, of two repeats, is inconclusive.
+    """
+    return [
+        make_case_summary(RATIOS[letter], s_kv=64 * level, b=b, repeats=2 if letter == "I" else 5, **changes)
+        for level, word in enumerate(levels.split(), 1)
+        for b, letter in enumerate(word, 1)
+    ]
+
+
+def make_fit(cases: Sequence[CaseSummary], margin_ppm: int = 50_000, scope: str = "box", **changes: Any) -> Fit:
+    """Return the fit of a summary of these cases."""
+    return fit.fit(make_summary(cases, **changes), b"study.json", margin_ppm, scope)
+
+
+def class_outcome(
+    cases: Sequence[CaseSummary], margin_ppm: int = 50_000, scope: str = "box", **changes: Any
+) -> Outcome:
+    """Return what becomes of the one class that these cases are in."""
+    (outcome,) = make_fit(cases, margin_ppm, scope, **changes).outcomes
+    return outcome
+
+
+def rule_of(outcome: Outcome) -> str:
+    """Return an outcome in short: the rule and its bound, or the code."""
+    line = outcome.line
+    return f"{line.rule} {line.bound or ''}".strip() if line else outcome.code

@@ -110,7 +110,7 @@ def test_unknown_field_is_refused() -> None:
         ({"window": 8}, "window 8 without a causal mask; expected mask tl or br"),
         ({"s_q": 129, "mask": "br"}, "s_q 129 exceeds s_kv 128 under a bottom-right mask or a window"),
         ({"s_q": 129, "mask": "tl", "window": 8}, "s_q 129 exceeds s_kv 128 under a bottom-right mask or a window"),
-        ({"dropout_pct": 100}, "dropout_pct is 100; expected at most 99"),
+        ({"dropout_pct": 100}, "dropout_pct is 100; expected 0 to 99"),
     ],
 )
 def test_impossible_case(changes: dict[str, Any], problem: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from studytool.fit import Fit, explain_rows
 from studytool.ledger import Freshness
 from studytool.lines import ratio_text
+from studytool.metrics import METRICS
 from studytool.model import Fingerprint, Study
 from studytool.studyjson import Summary
 
@@ -117,10 +118,10 @@ def _legend(score: Score) -> str:
 
 def _gate(score: Score) -> str:
     words = {True: "holds", False: "does not hold", None: "cannot be said"}
-    ratio = {row["condition"].split()[0] for row in score["gate"] if "." in row["condition"]}
     rows = []
     for row in score["gate"]:
-        shown = _ratio(row["value"]) if row["condition"].split()[0] in ratio else _number(row["value"])
+        is_ratio = METRICS[row["condition"].split()[0]] == "ratio"
+        shown = _ratio(row["value"]) if is_ratio else _number(row["value"])
         rows.append([f"`{row['condition']}`", shown, words[row["holds"]]])
     return _table(["frozen gate", "found", ""], rows)
 
@@ -224,7 +225,7 @@ def _not_measured(sources: Sources) -> str:
     return (
         f"- Other boards than {sources.fingerprint.board}; other versions than those below.\n"
         f"- Regimes other than {', '.join(sources.study.protocol.regimes)}.\n"
-        f"- Features that no timed case varied: {never}."
+        f"- Features that no timed case varied: {never or 'none'}."
     )
 
 
@@ -247,7 +248,7 @@ def _provenance(sources: Sources) -> str:
         [
             f"- Board: {prints.board}, cc {prints.cc}, {prints.cores} cores; clock tick {prints.tick_ns} ns.",
             f"- Versions: {versions}.",
-            f"- Settings: {settings}.",
+            f"- Settings: {settings or 'none'}.",
             f"- Measuring code: `{prints.code}`.",
             f"- Frozen manifest: `{score['manifest_sha256']}`.",
             *(f"- `{name}`: `{digest}`." for name, digest in sorted(score["records"].items())),
