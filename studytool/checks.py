@@ -15,7 +15,7 @@ from studytool.files import read_bytes
 from studytool.freeze import first_difference
 from studytool.layout import StudyPlace
 from studytool.ledger import Event
-from studytool.metrics import condition_text
+from studytool.metrics import condition_text, metric_text
 from studytool.model import Record, Split, Status
 from studytool.results import Train
 from studytool.runtime import lookup
@@ -222,7 +222,9 @@ def _fresh(found: Found) -> str:
 
 def _gate(found: Found) -> str:
     checked = gate.check(found.job.study.gate, found.scored["metrics"])
-    told = "; ".join(f"{condition_text(item.condition)}: {item.value}" for item in checked)
+    told = "; ".join(
+        f"{condition_text(item.condition)}: {metric_text(item.condition.metric, item.value)}" for item in checked
+    )
     if gate.verdict(checked) == "FAIL":
         raise StudyError(f"FAIL: {told}")
     if gate.verdict(checked) != "PASS":

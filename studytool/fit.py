@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from studytool import model
 from studytool.digest import canonical, digest, sha256
-from studytool.lines import Header, Line, lines_text, ratio_text
-from studytool.metrics import PPM, geomean_ppm
+from studytool.lines import Header, Line, lines_text
+from studytool.metrics import PPM, geomean_ppm, ratio_text
 from studytool.model import Status, Threshold, Verdict
 from studytool.runtime import key, lookup
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary

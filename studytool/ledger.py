@@ -59,12 +59,8 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
             raise LedgerError(f"{where}: not an event: {error}") from None
         if event.schema != model.SCHEMA:
             raise LedgerError(f"{where}: schema {event.schema}; this version reads {model.SCHEMA}")
-        if event.event not in EVENTS:
-            raise LedgerError(f"{where}: event {event.event}; expected one of {', '.join(EVENTS)}")
-        if {name: type(value) for name, value in event.body.items()} != EVENTS[event.event]:
-            raise LedgerError(
-                f"{where}: {event.event} tells {', '.join(event.body)}; expected {', '.join(EVENTS[event.event])}"
-            )
+        if problem := _body_problem(event):
+            raise LedgerError(f"{where}: {problem}")
         if line != _line(event) or event.own != _own(event):
             raise LedgerError(f"{where}: changed after it was written")
         if event.prev != (events[-1].own if events else ""):
@@ -75,10 +71,20 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
     return tuple(events)
 
 
+def _body_problem(event: Event) -> str | None:
+    if event.event not in EVENTS:
+        return f"event {event.event!r}; expected one of {', '.join(EVENTS)}"
+    found = {name: type(value).__name__ for name, value in sorted(event.body.items())}
+    expected = {name: kind.__name__ for name, kind in sorted(EVENTS[event.event].items())}
+    return None if found == expected else f"{event.event} tells {found}; expected {expected}"
+
+
 def append(path: Path, at: str, event: str, body: Body) -> None:
-    """Add one event; the whole ledger is read and checked first. `at` is the time as text."""
+    """Add one event; it and the whole ledger are checked first. `at` is the time as text."""
     events = read(path)
     draft = Event(schema=model.SCHEMA, at=at, event=event, body=body, prev=events[-1].own if events else "", own="")
+    if problem := _body_problem(draft):
+        raise LedgerError(f"{path}: {problem}")
     line = _line(msgspec.structs.replace(draft, own=_own(draft))) + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -182,12 +182,6 @@ def entries_digest(table: Text, row: str, dtype: str) -> str:
     return sha256("\n".join(own).encode())
 
 
-def ratio_text(value_ppm: int) -> str:
-    """Return a ratio in ppm with three decimals, rounded half up, without going through a float."""
-    thousandths = (value_ppm + 500) // 1000
-    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
-
-
 def _literal(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)

@@ -56,3 +56,18 @@ def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if middle**count <= product else (low, middle - 1)
     return low
+
+
+def ratio_text(value_ppm: int) -> str:
+    """Return a ratio in ppm with three decimals, rounded half up, without going through a float."""
+    thousandths = (value_ppm + 500) // 1000
+    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
+
+
+def metric_text(metric: str, value: int | None) -> str:
+    """Return a metric's value as people read it: a ratio with three decimals, a count as it is, n/a without one."""
+    if value is None:
+        return "n/a"
+    if METRICS[metric] == "count":
+        return str(value)
+    return ratio_text(value) if value >= 0 else f"-{ratio_text(-value)}"

@@ -9,6 +9,7 @@ from studytool import fit, ledger, lines, score, studyjson, summary
 from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
 from studytool.errors import CannotSayError
+from studytool.metrics import ratio_text
 from studytool.model import Split
 from studytool.report import markdown
 from studytool.studyjson import Summary
@@ -119,7 +120,7 @@ def explain_text(found: fit.Fit) -> str:
             [
                 " ".join(str(part) for part in row["class"][2:]),  # type: ignore[index]
                 *(str(row[name]) for name in ("cases", "win", "neutral", "lose", "inconclusive")),
-                lines.ratio_text(geomean) if isinstance(geomean, int) else "n/a",
+                ratio_text(geomean) if isinstance(geomean, int) else "n/a",
                 str(row["rule"] or row["code"]),
                 str(row["detail"]),
             ]

@@ -73,6 +73,7 @@ def score(inputs: Inputs) -> Json:
         "metrics": metrics,
         "intervals": _intervals(inputs, timed),
         "statuses": _statuses(table, inputs.holdout_cases),
+        "failed": _failed(table, inputs.holdout_cases),
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
@@ -200,6 +201,16 @@ def _statuses(table: pd.DataFrame, cases: Mapping[str, Case]) -> dict[str, int]:
     if sum(counts.values()) != len(cases):
         raise ValueError(f"statuses of {sum(counts.values())} cases; expected {len(cases)}")
     return counts
+
+
+def _failed(table: pd.DataFrame, cases: Mapping[str, Case]) -> list[Json]:
+    """Return the cases that no ratio speaks of, with the reason."""
+    found: list[Json] = []
+    for digest, group in table.groupby("case", sort=True):
+        status, error = worst_status(group)
+        if status is not Status.OK:
+            found.append({"case": digest, "label": cases[str(digest)].label, "status": str(status), "error": error})
+    return found
 
 
 def _coverage(inputs: Inputs, table: pd.DataFrame) -> Json:

@@ -73,7 +73,8 @@ def worst_status(group: pd.DataFrame) -> tuple[Status, str]:
     bad = group[group["status"] != Status.OK].sort_values(["repeat", "regime"])
     if not bad.empty:
         return Status(bad["status"].iloc[0]), str(bad["error"].iloc[0])
-    for leg in LEGS:
-        if len(plans := sorted(group[f"{leg}_plan"].unique())) > 1:
-            return Status.DECLINED, f"leg {leg} ran plans {' and '.join(plans)} in different repeats"
+    for _, rows in group.groupby("regime", sort=True):
+        for leg in LEGS:
+            if len(plans := sorted(rows[f"{leg}_plan"].unique())) > 1:
+                return Status.DECLINED, f"leg {leg} ran plans {' and '.join(plans)} in different repeats"
     return Status.OK, ""

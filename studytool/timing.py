@@ -136,8 +136,10 @@ def _measure(
 
 def _next_session(job: Job, attempt: int) -> int:
     """Return a number that no file has, also not one whose first line was torn."""
-    taken = job.results.records.glob(f"{job.split}-{attempt:02d}-*.jsonl")
-    return max((int(path.stem.rsplit("-", 1)[1]) for path in taken), default=0) + 1
+    number = 1
+    while job.results.session(job.split, attempt, number).exists():
+        number += 1
+    return number
 
 
 def _check_device(
@@ -158,7 +160,7 @@ def _check_device(
     if difference:
         raise StudyError(
             f"{job.split} attempt {current.number} has {current.found} of {current.planned} lines from another state:"
-            f" {difference}; start again with --attempt new"
+            f" {difference}; start again with --attempt new --reason ..."
         )
 
 

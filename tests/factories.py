@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from studytool import fit, jsonl, studyfile
+from studytool import fit, jsonl, ledger, studyfile
 from studytool.fit import Fit, Outcome
 from studytool.grid import case_digest
 from studytool.jsonl import SessionFile
@@ -282,3 +282,16 @@ def rule_of(outcome: Outcome) -> str:
     """Return an outcome in short: the rule and its bound, or the code."""
     line = outcome.line
     return f"{line.rule} {line.bound or ''}".strip() if line else outcome.code
+
+
+BODIES: dict[str, ledger.Body] = {
+    "frozen": {"manifest": "m", "marks": []},
+    "session": {"file": "train-01-001.jsonl", "sha256": "5", "lines": 1},
+    "apply": {"dtype": "bf16", "lines": "l", "margin_ppm": 50_000, "scope": "box", "table": "t", "entries": "e"},
+    "score": {"score": "5"},
+}
+
+
+def make_body(event: str, **changes: int | str | list[str]) -> ledger.Body:
+    """Return what an event of this kind tells, with these members changed."""
+    return {**BODIES[event], **changes}

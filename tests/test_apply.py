@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_fit, make_levels
+from factories import make_body, make_fit, make_levels
 
 from studytool import apply, ledger, lines
 from studytool.apply import Applied
@@ -31,7 +31,7 @@ def _place(root: Path, *dtypes: str) -> StudyPlace:
     """Return the place of a study whose dtypes have a ledger."""
     place = StudyPlace(root, "tiny")
     for dtype in dtypes:
-        ledger.append(place.results(dtype).ledger, AT, "frozen", {"manifest": "m"})
+        ledger.append(place.results(dtype).ledger, AT, "frozen", make_body("frozen"))
     return place
 
 
@@ -81,6 +81,18 @@ def test_other_features_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"row open_engine has features \('dtype', 'mask'\) in the table; the lines"):
         apply.apply(_lines(tmp_path / "b", class_key=("dtype", "mask", "op")), place.table, place, AT)
     assert {path: path.read_bytes() for path in place.folder.rglob("*") if path.is_file()} == before
+
+
+def test_lines_of_another_study_are_an_error(tmp_path: Path) -> None:
+    """Lines of another study stay out of a study's own table, and nothing is written; any other table takes them."""
+    place = _place(tmp_path, "bf16")
+    apply.apply(_lines(tmp_path / "a"), place.table, place, AT)
+    before = {path: path.read_bytes() for path in place.folder.rglob("*") if path.is_file()}
+
+    with pytest.raises(TableError, match=r"/b:1: lines of study other; expected tiny, whose table this is$"):
+        apply.apply(_lines(tmp_path / "b", "L W W W W", study="other"), place.table, place, AT)
+    assert {path: path.read_bytes() for path in place.folder.rglob("*") if path.is_file()} == before
+    assert len(apply.apply(tmp_path / "b", tmp_path / "t.py", None, AT).added) == 2
 
 
 @pytest.mark.parametrize(("bad", "name"), [("l", "l:1: "), ("t.py", "t.py:1: ")])

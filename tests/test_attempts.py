@@ -166,13 +166,15 @@ def test_other_attempt_may_have_another_board(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"study": "other"}, "session of study other; expected tiny"),
+        ({"manifest": "n"}, "session of another dtype or of other frozen cases than the attempt's first"),
+        ({"dtype": "f16"}, "session of another dtype or of other frozen cases than the attempt's first"),
         ({"prev": ""}, "does not follow the session file before it; one is missing or was changed"),
         ({"prev": "0" * 64}, "does not follow the session file before it; one is missing or was changed"),
         ({"entries": "f"}, "the table changed within the attempt"),
     ],
 )
 def test_foreign_session_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    """A session of another study, behind another file, or with other entries is refused with its place."""
+    """A session of other cases, of another dtype, behind another file, or with other entries is refused by its file."""
     first = _write(tmp_path, _repeat(1))
     _write(tmp_path, _repeat(2), 2, **({"prev": first.sha256} | changes))
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import finished
 
-from studytool import jsonl, lines, pipeline, results
+from studytool import freeze, jsonl, lines, pipeline, results
+from studytool.fit import Fit
 from studytool.layout import StudyPlace
 from studytool.model import Split, Verdict
 from studytool.runtime import lookup
 
 
-def outcomes(place: StudyPlace, dtype: str) -> results.fit.Fit:
+def outcomes(place: StudyPlace, dtype: str) -> Fit:
     """Return what the fit decided for a dtype."""
     path = place.results(dtype).study_json
     study = pipeline.open_study(place)
@@ -101,4 +102,4 @@ def test_the_committed_studies_are_frozen_as_declared() -> None:
     for name in ("cpu_sdpa", "cpu_smoke"):
         place = StudyPlace(root, name)
 
-        assert pipeline.freeze.check(pipeline.open_study(place), place)[1] == []
+        assert freeze.check(pipeline.open_study(place), place)[1] == []

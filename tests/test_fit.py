@@ -162,14 +162,21 @@ def test_geomean_just_met_and_just_missed(last_ppm: int, rule: str) -> None:
 
 @pytest.mark.parametrize(("support", "rule"), [(5, "always"), (6, "SUPPORT")])
 def test_support_is_the_study_s(support: int, rule: str) -> None:
-    """A study may ask for more wins than four."""
-    assert rule_of(class_outcome(make_levels("W W W W W"), decide=_decide(FROM, min_support=support))) == rule
+    """A study may ask for more wins than four, and is told how many it asked for."""
+    found = class_outcome(make_levels("W W W W W"), decide=_decide(FROM, min_support=support))
+
+    assert rule_of(found) == rule
+    assert found.line or found.detail.startswith("5 of 5 cases win; expected 6 on 3 sizes in a region where three")
 
 
 @pytest.mark.parametrize(
     ("cases", "code", "detail"),
     [
-        (make_levels("W W W"), "SUPPORT", "3 of 3 cases win; at least 4 are needed"),
+        (
+            make_levels("W W W"),
+            "SUPPORT",
+            "3 of 3 cases win; expected 4 on 3 sizes in a region where three in four win, and its geomean does",
+        ),
         (make_levels("N N"), "MARGIN", "best 1.000: sdpa_fwd bf16 b1 h4 d64 S128/64"),
         (make_levels("W W I"), "NOISE", "sdpa_fwd bf16 b1 h4 d64 S128/192: too few repeats or regimes"),
         (
@@ -199,12 +206,57 @@ def test_noise_says_band_and_limit() -> None:
 
 
 def test_conflict_names_both_cases_and_what_separates_them() -> None:
-    """A conflict names the best win and the worst loss, and the un-keyed feature that tells all of them apart."""
+    """A conflict names the best win and the worst loss in its way, and the un-keyed feature that tells them apart."""
     losers = [make_case_summary(ratio, s_kv=s_kv, bias="bool") for s_kv, ratio in ((64, 1_200_000), (128, 1_400_000))]
     found = class_outcome([*make_levels("W W W W"), *losers])
     mixed = class_outcome([*make_levels("W W W W"), *losers, make_case_summary(1_300_000, s_kv=64, h_q=8)])
 
     assert found.code == mixed.code == "CONFLICT"
     assert found.detail.startswith("sdpa_fwd bf16 b1 h4 d64 S128/")
-    assert "0.700, sdpa_fwd bf16 b1 h4 d64 S128 bias=bool 1.400; bias " in found.detail
+    assert "0.700, sdpa_fwd bf16 b1 h4 d64 S128 bias=bool 1.400; bias tells them apart" in found.detail
     assert mixed.detail.endswith("; no single feature separates them")
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "said"),
+    [
+        ([FROM], "S128 bias=bool 1.200; bias tells them apart"),
+        ([FROM, UPTO], "S128 bias=bool 1.200; bias tells them apart"),
+        ([UPTO], "S128/32 1.400; no single feature separates them"),
+        ([UPTO, FROM], "S128/32 1.400; no single feature separates them"),
+        ([], "S128/32 1.400; no single feature separates them"),
+    ],
+)
+def test_conflict_is_with_what_no_bound_leaves_out(thresholds: list[Threshold], said: str) -> None:
+    """The loss that is named, and told apart, is in the way: a bound does not leave it out, as it does a worse one."""
+    losers = [make_case_summary(1_400_000, s_kv=32), make_case_summary(1_200_000, s_kv=128, bias="bool")]
+    found = class_outcome([*make_levels("WN WN WN W"), *losers], decide=_decide(*thresholds))
+
+    assert (found.code, found.detail.partition(", sdpa_fwd bf16 b1 h4 d64 ")[2]) == ("CONFLICT", said)
+
+
+def test_conflict_with_losses_that_a_bound_leaves_out() -> None:
+    """Where no loss is among the sizes that win, and they are too few, it is with all losses."""
+    losers = [make_case_summary(ratio, s_kv=s_kv) for ratio, s_kv in ((1_400_000, 32), (1_200_000, 16))]
+    found = class_outcome([*make_levels("W W W"), *losers])
+
+    assert found.code == "CONFLICT"
+    assert found.detail.endswith(", sdpa_fwd bf16 b1 h4 d64 S128/32 1.400; s_kv tells them apart")
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"b": 9}, "b"),
+        ({"b": 9, "layout": "thd"}, "layout"),
+        ({"b": 9, "layout": "thd", "bias": "bool"}, "bias or layout"),
+        ({"bias": "bool", "layout": "thd", "stats": 1}, "bias or layout or stats"),
+    ],
+)
+def test_conflict_names_each_feature_with_the_fewest_values(changes: dict[str, Any], names: str) -> None:
+    """Of the features that tell wins from losses those with the fewest values are named, and all of these."""
+    losers = [make_case_summary(1_300_000, s_kv=s_kv, **changes) for s_kv in (64, 128)]
+    found = class_outcome([*make_levels("WW WW WW WW"), *losers])
+
+    assert found.code == "CONFLICT"
+    assert found.detail.endswith(f" 1.300; {names} tells them apart")

@@ -230,6 +230,27 @@ def test_summary_keeps_the_worst_status(tmp_path: Path) -> None:
     assert states == {CASE.label: ("ok", "", [3]), OTHER.label: ("timeout", "t", [1])}
 
 
+@pytest.mark.parametrize("leg", LEGS)
+def test_leg_keeps_its_plan_in_all_repeats(tmp_path: Path, leg: str) -> None:
+    """A case whose leg ran another plan in another repeat is declined, with both plans, and keeps its times."""
+    changed = [_record({}, {leg: 7 if n == 2 else 3}, repeat=n, of=OTHER) for n in (1, 2, 3)]
+    found = _summarise(tmp_path, *(_record({}, repeat=n) for n in (1, 2, 3)), *changed)
+    states = {case.label: (case.status, case.error, [r.repeats for r in case.regimes.values()]) for case in found.cases}
+
+    assert states == {
+        CASE.label: ("ok", "", [3]),
+        OTHER.label: ("declined", f"leg {leg} ran plans 3 and 7 in different repeats", [3]),
+    }
+
+
+def test_changed_plan_comes_after_a_bad_line(tmp_path: Path) -> None:
+    """Where a line is not ok its status counts, whatever plans the legs ran."""
+    crashed = make_record(repeat=3, status=Status.CRASHED, error="signal 11")
+    table = _table(tmp_path, _record({}), _record({}, {"auto": 2}, repeat=2), crashed)
+
+    assert summary.worst_status(table) == (Status.CRASHED, "signal 11")
+
+
 @pytest.mark.parametrize(
     ("scale", "plans", "ppm"), [(1.0, {}, 0), (1.02, {}, 20_000), (1.0, {"auto": 2, "default": 3}, -1)]
 )

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from factories import watch_disk
+from factories import make_body, watch_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from studytool.ledger import Body, Event
 from studytool.lines import Text, entries_digest
 
 AT = "2026-01-01T00:00:00+00:00"
-SCORE: Body = {"score": "5"}
+SCORE = make_body("score")
 
 
 def _made(path: Path, *events: tuple[str, Body]) -> bytes:
@@ -27,14 +27,12 @@ def _made(path: Path, *events: tuple[str, Body]) -> bytes:
 
 def _four(path: Path) -> bytes:
     """Return the bytes of a ledger with an event of each kind."""
-    session: Body = {"file": "é.jsonl", "sha256": "b"}
-    return _made(
-        path, ("frozen", {"marks": ["a"]}), ("session", session), ("apply", {"entries": "c"}), ("score", SCORE)
-    )
+    changes: dict[str, Body] = {"frozen": {"marks": ["a"]}, "session": {"file": "é.jsonl"}}
+    return _made(path, *((kind, make_body(kind, **changes.get(kind, {}))) for kind in ledger.EVENTS))
 
 
 def _apply(entries: str) -> tuple[str, Body]:
-    return "apply", {"entries": entries, "lines": "l"}
+    return "apply", make_body("apply", entries=entries)
 
 
 def _states(path: Path, *events: tuple[str, Body]) -> list[str]:
@@ -85,14 +83,15 @@ def test_every_changed_byte_names_its_line(tmp_path: Path) -> None:
 
 @given(st.data())
 def test_any_changed_byte_names_its_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever a byte is changed to, its line is named."""
+    """Whatever a byte is changed to, its line is named; a name that is told may then hold a line end."""
     path = tmp_path_factory.mktemp("t") / "l"
     intact = _four(path)
     place = data.draw(st.integers(0, len(intact) - 1))
     value = data.draw(st.integers(0, 255).filter(lambda byte: byte != intact[place]))
-    said = _said(path, intact[:place] + bytes([value]) + intact[place + 1 :])
+    path.write_bytes(intact[:place] + bytes([value]) + intact[place + 1 :])
 
-    assert said.startswith(f"l:{intact[:place].count(10) + 1}: ")
+    with pytest.raises(LedgerError, match=rf"^l:{intact[:place].count(10) + 1}: "):
+        ledger.read(path, "l")
 
 
 def test_every_cut_is_an_error(tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def _forged(**changes: object) -> bytes:
     ("line", "message"),
     [
         (_forged(schema=2), "schema 2; this version reads 1"),
-        (_forged(event="look"), "event look; expected one of frozen, session, apply, score"),
+        (_forged(event="look"), "event 'look'; expected one of frozen, session, apply, score"),
         (_forged(color=1), "not an event: Object contains unknown field `color`"),
         (_forged(body={"score": None}), "not an event: Expected `int | str | array`, got `null` - at `$.body[...]`"),
         (_forged().replace(b',"body":', b', "body":'), "changed after it was written"),
@@ -147,11 +146,42 @@ def test_bad_line_is_one_line(tmp_path: Path, line: bytes, message: str) -> None
     assert _said(tmp_path / "l", line).startswith(f"l:1: {message}")
 
 
-def test_forged_line_would_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ledger.EVENTS)
+def test_forged_line_would_read(tmp_path: Path, kind: str) -> None:
     """The forger of these tests makes lines that are read when nothing is wrong with them."""
-    (tmp_path / "l").write_bytes(_forged())
+    (tmp_path / "l").write_bytes(_forged(event=kind, body=make_body(kind)))
 
-    assert len(ledger.read(tmp_path / "l")) == 1
+    assert [event.body for event in ledger.read(tmp_path / "l")] == [make_body(kind)]
+
+
+@pytest.mark.parametrize("kind", ledger.EVENTS)
+def test_event_tells_just_what_is_its_own(tmp_path: Path, kind: str) -> None:
+    """A name too few, too many or another, or a value of another type, is refused though the digests are right."""
+    body = make_body(kind)
+    values: Body = {"text": "5", "count": 5, "list": ["5"]}
+    bad: list[Body] = [{}, {**body, "color": 1}]
+    for name, value in body.items():
+        rest = {other: kept for other, kept in body.items() if other != name}
+        bad += [rest, {**rest, f"{name}_": value}]
+        bad += [{**body, name: other} for other in values.values() if type(other) is not type(value)]
+
+    assert len(bad) == 2 + 4 * len(body)
+    for told in bad:
+        assert _said(tmp_path / "l", _forged(event=kind, body=told)) == f"l:1: {tells(kind, told)}"
+
+
+def tells(kind: str, told: Body) -> str:
+    """Return what is said of a body that is not its event's."""
+    found = {name: type(value).__name__ for name, value in sorted(told.items())}
+    return f"{kind} tells {found}; expected { {n: k.__name__ for n, k in sorted(ledger.EVENTS[kind].items())} }"
+
+
+def test_no_event_is_added_that_would_be_refused(tmp_path: Path) -> None:
+    """Half a body is refused before anything is written."""
+    with pytest.raises(LedgerError, match="session tells"):
+        ledger.append(tmp_path / "l", AT, "session", {"file": "f", "lines": 1})
+
+    assert not (tmp_path / "l").exists()
 
 
 def test_append_reads_first(tmp_path: Path) -> None:
@@ -195,7 +225,7 @@ def test_failed_append_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ([_apply("a")], "FRESH"),
         ([_apply("a"), _apply("b")], "FRESH"),
         ([_apply("a"), ("score", SCORE)], "FRESH"),
-        ([_apply("a"), ("score", SCORE), ("session", {}), ("score", SCORE)], "FRESH"),
+        ([_apply("a"), ("score", SCORE), ("session", make_body("session")), ("score", SCORE)], "FRESH"),
         ([_apply("a"), ("score", SCORE), _apply("a")], "FRESH"),
         ([_apply("a"), ("score", SCORE), _apply("a"), ("score", SCORE), _apply("a")], "FRESH"),
         ([_apply("a"), _apply("b"), ("score", SCORE), _apply("a")], "SPENT"),

@@ -13,6 +13,7 @@ from studytool import lines
 from studytool.digest import canonical
 from studytool.errors import TableError
 from studytool.lines import Header, Line, Text
+from studytool.metrics import ratio_text
 from studytool.runtime import key, lookup
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -266,4 +267,4 @@ def test_entries_digest_looks_at_its_row_and_dtype() -> None:
 )
 def test_ratio_text(ppm: int, text: str) -> None:
     """A ratio has three decimals, rounded half up."""
-    assert lines.ratio_text(ppm) == text
+    assert ratio_text(ppm) == text

@@ -6,7 +6,7 @@ from pathlib import Path
 import finished
 import pytest
 
-from studytool import pipeline, replay
+from studytool import pipeline, replay, results, timing
 from studytool.layout import StudyPlace
 from studytool.model import Split
 
@@ -98,8 +98,8 @@ def test_entries_changed_after_a_look_spend_the_hold_out(whole: StudyPlace) -> N
     """Applying other lines after the score makes the hold-out SPENT, which the replay says."""
     job = pipeline.job_of(pipeline.open_study(whole), whole, "bf16", Split.TRAIN)
     path = whole.root / "lines.txt"
-    train = pipeline.results.study_json(job.results.study_json.read_bytes(), "study.json")
-    path.write_text(pipeline.results.lines_of(train, 400_000, "class").text)
+    train = results.study_json(job.results.study_json.read_bytes(), "study.json")
+    path.write_text(results.lines_of(train, 400_000, "class").text)
     pipeline.apply_lines(path, whole.table, finished.hooks().now)
 
     assert any("SPENT, not out-of-sample" in figure for figure in failures(whole))
@@ -133,7 +133,7 @@ def test_a_hold_out_timed_before_the_lines_were_applied_is_found(whole: StudyPla
     study = pipeline.open_study(whole)
     job = pipeline.job_of(study, whole, "f16", Split.HOLDOUT)
     path.unlink()
-    pipeline.timing.seal(job, finished.hooks().now)
+    timing.seal(job, finished.hooks().now)
     pipeline.apply_lines(job.results.lines, whole.table, finished.hooks().now)
     found = failures(whole)
 

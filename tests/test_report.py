@@ -16,8 +16,7 @@ from studytool import ledger, pipeline, results
 from studytool.attempts import Job
 from studytool.errors import CannotSayError, StudyError
 from studytool.layout import StudyPlace
-from studytool.lines import ratio_text
-from studytool.metrics import METRICS
+from studytool.metrics import METRICS, ratio_text
 from studytool.model import Split
 from studytool.report import markdown
 from studytool.report.markdown import Sources

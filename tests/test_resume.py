@@ -98,7 +98,9 @@ def test_table_stays_within_an_attempt(tmp_path: Path, monkeypatch: pytest.Monke
     write_table(job, "" if entry else "always")
     before = on_disk(job)
 
-    with pytest.raises(StudyError, match=r"holdout attempt 1 has 2 of 6 lines .*another table; .* --attempt new\Z"):
+    with pytest.raises(
+        StudyError, match=r"holdout attempt 1 has 2 of 6 lines .*another table; .* new --reason \.\.\.\Z"
+    ):
         run(job)
     assert on_disk(job) == before
     assert run(job, reason="another table").number == 2
@@ -125,7 +127,7 @@ def test_other_machine_or_code_does_not_go_on(
     before = on_disk(job)
     inline(monkeypatch, **change)
 
-    with pytest.raises(StudyError, match=rf"train attempt 1 has 4 of 18 .*: {words}; .* --attempt new\Z"):
+    with pytest.raises(StudyError, match=rf"train attempt 1 has 4 of 18 .*: {words}; .* new --reason \.\.\.\Z"):
         run(job)
     assert on_disk(job) == before
     assert run(job, reason="moved").found == 18

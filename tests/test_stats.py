@@ -179,16 +179,18 @@ def test_geomean_quantile_and_spread() -> None:
     assert stats.spread([110.0, 90.0, 100.0]) == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 333])
 @pytest.mark.parametrize("tick", [1, 32, 500, 1024])
-def test_tick_is_recovered(tick: int) -> None:
-    """The tick is found from its multiples in any order, though any two of them share a larger divisor."""
-    intervals = [tick * count for count in (6, 10, 15, 6, 40)]
+def test_tick_is_recovered(tick: int, offset: int) -> None:
+    """The tick is found in any order, whatever all intervals have in common, though any two steps share a divisor."""
+    intervals = [offset + tick * count for count in (5, 11, 21, 5, 36)]
 
     assert stats.tick_of(intervals) == stats.tick_of(intervals[::-1]) == tick
 
 
-def test_tick_of_nothing() -> None:
-    """No interval has no tick."""
+def test_tick_without_a_difference() -> None:
+    """One value alone is its own tick, however often it was measured, and no interval has no tick."""
+    assert stats.tick_of([42]) == stats.tick_of([42, 42]) == 42
     assert stats.tick_of([]) == 0
 
 

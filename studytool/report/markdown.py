@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from studytool.fit import Fit, explain_rows
 from studytool.ledger import Freshness
-from studytool.lines import ratio_text
-from studytool.metrics import METRICS
+from studytool.metrics import metric_text, ratio_text
 from studytool.model import Fingerprint, Study
 from studytool.studyjson import Summary
 
@@ -120,8 +119,7 @@ def _gate(score: Score) -> str:
     words = {True: "holds", False: "does not hold", None: "cannot be said"}
     rows = []
     for row in score["gate"]:
-        is_ratio = METRICS[row["condition"].split()[0]] == "ratio"
-        shown = _ratio(row["value"]) if is_ratio else _number(row["value"])
+        shown = metric_text(row["condition"].split()[0], row["value"])
         rows.append([f"`{row['condition']}`", shown, words[row["holds"]]])
     return _table(["frozen gate", "found", ""], rows)
 
@@ -152,15 +150,19 @@ def _notable(score: Score) -> str:
     if not cases:
         return "No case was timed."
     slowest = max(cases, key=lambda case: (case["auto_over_default_ppm"][0], case["case"]))
-    saved = max(cases, key=lambda case: (case["leg_ns"]["default"] - case["leg_ns"]["auto"], case["case"]))
+    saved = max(cases, key=lambda case: (_saved(case), case["case"]))
     regret = max(cases, key=lambda case: (case["regret_ppm"]["auto"], case["case"]))
     return "\n".join(
         [
             f"- Highest applied / default: {_ratio(slowest['auto_over_default_ppm'][0])}, {_case(slowest)}.",
-            f"- Largest time saved: {_case(saved)}.",
+            f"- Largest time saved: {_case(saved)}." if _saved(saved) > 0 else "- No case became faster.",
             f"- Largest regret with the entries: {_ratio(regret['regret_ppm']['auto'])}, {_case(regret)}.",
         ]
     )
+
+
+def _saved(case: Mapping[str, Any]) -> int:
+    return int(case["leg_ns"]["default"]) - int(case["leg_ns"]["auto"])
 
 
 def _case(case: Mapping[str, Any]) -> str:
@@ -172,9 +174,9 @@ def _noise(sources: Sources) -> str:
     metrics, score = sources.score["metrics"], sources.score
     repeats = "" if score["repeats"] >= 5 else " With fewer than 5 repeats the intervals are too wide to quote."
     return (
-        f"- A/A band (95th percentile of legs that ran one plan): {_ratio(metrics['band'])} on the hold-out,"
-        f" {_ratio(sources.summary.band_ppm)} on the train split; their ratio ranges"
-        f" {_ratio(metrics['control_min'])} to {_ratio(metrics['control_max'])}.\n"
+        f"- A/A band, the noise floor (95th percentile of |ratio - 1| of legs that ran one plan):"
+        f" {_ratio(metrics['band'])} on the hold-out, {_ratio(sources.summary.band_ppm)} on the train split. These"
+        f" ratios range from {_ratio(metrics['control_min'])} to {_ratio(metrics['control_max'])}.\n"
         f"- Repeat spread: median {_ratio(metrics['spread_median'])}, p90 {_ratio(metrics['spread_p90'])},"
         f" max {_ratio(metrics['spread_max'])}.{repeats}\n"
         f"- Records that did not come to rest in the warm-up: {score['unsteady']}; host-bound: {score['host_bound']}.\n"
@@ -206,6 +208,7 @@ def _run(sources: Sources) -> str:
         [[f"`{name}`", started, str(lines)] for name, started, lines in sources.sessions],
     )
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(score["statuses"].items()))
+    failed = [f"- {row['status']}: {row['label']}: {row['error']}." for row in score["failed"]]
     left = [
         f"- Unscored: {row['split']} attempt {row['attempt']} with {row['lines']} of {row['planned']} lines."
         for row in score["unscored"]
@@ -216,7 +219,7 @@ def _run(sources: Sources) -> str:
         f"- Of the hold-out cases the table leads {coverage['leads']}, trails {coverage['trails']} and leaves"
         f" {coverage['abstains']} as they are."
     )
-    return "\n".join([f"- Cases by status: {statuses}.", led, looks, *left, "", sessions])
+    return "\n".join([f"- Cases by status: {statuses}.", *failed, led, looks, *left, "", sessions])
 
 
 def _not_measured(sources: Sources) -> str:

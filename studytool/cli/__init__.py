@@ -1,58 +1,25 @@
 """The commands: each parses, calls one function, prints. Results go to stdout, progress and warnings to stderr."""
 
-import contextlib
-import datetime as dt
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from studytool import __version__
+from studytool.cli.terminal import Command, Group, command, hooks, now
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
     from studytool.layout import StudyPlace
     from studytool.model import Study
-    from studytool.pipeline import Hooks
-    from studytool.timing import Progress
 
 _PATH = click.Path(path_type=Path, readable=False)  # what cannot be read is said in one line by who reads it
-
-
-class _OneLine:
-    """Ends a command with one line and the error's exit code, in this one place."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)  # type: ignore[misc]
-        except StudyError as error:
-            message, code = str(error), error.exit_code
-        except OSError as error:  # where a file is only looked for, such as in a folder that may not be entered
-            if error.filename is None:
-                raise
-            message, code = f"{error.filename}: cannot be used: {error.strerror}", StudyError.exit_code
-        # A name from a bad file may hold a line end; the message is one line all the same.
-        click.echo("\\n".join(message.splitlines()), err=True)
-        raise click.exceptions.Exit(code)
-
-
-class _Group(_OneLine, click.Group):
-    pass
-
-
-class _Command(_OneLine, click.Command):
-    pass
-
-
 _study = click.argument("study", type=_PATH, required=False)
 _dtype = click.option("--dtype", required=True, help="A dtype of the study, or all.")
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """Measure, decide and prove which engine of a kernel library should lead for which graphs.
@@ -68,23 +35,25 @@ def demo(out: Path, quick: bool) -> None:
     """Run the whole path on this machine's own CPU engines, in a folder of its own."""
     from studytool import pipeline
 
-    with _hooks() as hooks:
-        text, sentence, code = pipeline.demo(out, "cpu_smoke" if quick else "cpu_sdpa", hooks)
+    with hooks() as outside:
+        text, sentence, code = pipeline.demo(out, "cpu_smoke" if quick else "cpu_sdpa", outside)
     click.echo(f"{text}\n\nReplay: {sentence}.")
-    click.echo(f"Check it again: {_command()} replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
+    click.echo(f"Check it again: {command()} replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
     if code == 1:
         click.echo("The demo ran to its end; what does not hold is for you to judge.", err=True)
 
 
 @main.command()
 @_study
-@click.option("--exclude", multiple=True, type=_PATH, help="MANIFEST.json of a study to share no hold-out case with.")
+@click.option("--exclude", multiple=True, type=_PATH, help="MANIFEST.json of a study to share no case with.")
 @click.option("--check", is_flag=True, help="Verify what is frozen; write nothing.")
 def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
     """Write frozen_cases/NAME: cases, gate and their hashes, once and for all."""
     from studytool import freeze as freezing
     from studytool import pipeline
 
+    if check and exclude:
+        raise click.UsageError("--exclude is for freezing, --check for what is frozen")
     declared, place = _open(study)
     if check:
         frozen = freezing.verify(declared, place)
@@ -116,13 +85,13 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
         raise click.UsageError("--reason: expected printable text on one line")
     declared, place = _open(study)
     for name in _dtypes(declared, dtype):
-        with _hooks() as hooks:
+        with hooks() as outside:
             job = pipeline.job_of(declared, place, name, Split(split))
-            said = pipeline.time(job, hooks, reason)
+            said = pipeline.time(job, outside, reason)
         click.echo(said)
 
 
-@main.command(cls=_Command)
+@main.command(cls=Command)
 @click.argument("study_json", type=_PATH)
 @click.option("--margin", help="How much faster a lead must be, such as 0.05.  [default: the study's]")
 @click.option(
@@ -166,7 +135,7 @@ def apply(lines: Path, table: Path) -> None:
     """Put emitted lines into a table, whole lines at a time."""
     from studytool import pipeline
 
-    done = pipeline.apply_lines(lines, table, _now)
+    done = pipeline.apply_lines(lines, table, now)
     click.echo(f"{table}: {len(done.added)} added, {len(done.replaced)} replaced or removed, {done.kept} kept")
 
 
@@ -181,7 +150,7 @@ def score(study: Path | None, dtype: str) -> None:
 
     declared, place = _open(study)
     jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in _dtypes(declared, dtype)]
-    scores = [pipeline.score(job, _now) for job in jobs]
+    scores = [pipeline.score(job, now) for job in jobs]
     click.echo(markdown.result_table(scores))
     _judge(scores)
 
@@ -210,8 +179,8 @@ def run(study: Path | None, dtype: str) -> None:
     from studytool.report import markdown
 
     declared, place = _open(study)
-    with _hooks() as hooks:
-        scores = pipeline.run(declared, place, _dtypes(declared, dtype), hooks)
+    with hooks() as outside:
+        scores = pipeline.run(declared, place, _dtypes(declared, dtype), outside)
     click.echo(markdown.result_table(scores))
     _judge(scores)
 
@@ -253,14 +222,6 @@ def _dtypes(study: "Study", asked: str) -> tuple[str, ...]:
     return study.dtypes if asked == "all" else (asked,)
 
 
-def _command() -> str:
-    """Return how this program was called: by its name where the shell finds it, else so that it can be typed again."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return "python -m studytool"
-    return "studytool" if shutil.which("studytool") == str(called.absolute()) else str(called)
-
-
 def _judge(scores: "list[dict[str, Any]]") -> None:
     """Raise what a gate that fails, or has no answer, ends a command with."""
     verdicts = {found["verdict"] for found in scores}
@@ -268,31 +229,3 @@ def _judge(scores: "list[dict[str, Any]]") -> None:
         raise CheckFailedError("the gate fails")
     if "CANNOT SAY" in verdicts:
         raise CannotSayError("the gate has conditions without a value")
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-@contextlib.contextmanager
-def _hooks() -> "Iterator[Hooks]":
-    """Return hooks whose progress is a bar with ETA on a terminal, and nothing elsewhere."""
-    from rich import console, progress
-
-    from studytool.pipeline import Hooks
-
-    screen = console.Console(stderr=True)
-    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
-    columns += [progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[label]}")]
-    with progress.Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        tasks: dict[str, progress.TaskID] = {}
-
-        def advance(name: str, step: "Progress") -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=step.total, label="")
-            bar.update(tasks[name], completed=step.done, total=step.total, label=step.label)
-
-        def say(text: str) -> None:
-            click.echo(text, err=True)
-
-        yield Hooks(_now, advance, say)

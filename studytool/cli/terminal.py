@@ -1,0 +1,82 @@
+"""What the commands share with the terminal: one line for an error, the time, progress with ETA."""
+
+import contextlib
+import datetime as dt
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from studytool.errors import StudyError
+
+if TYPE_CHECKING:
+    from studytool.pipeline import Hooks
+    from studytool.timing import Progress
+
+
+class OneLine:
+    """Ends a command with one line and the error's exit code, in this one place."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except StudyError as error:
+            message, code = str(error), error.exit_code
+        except KeyboardInterrupt:
+            message, code = "stopped; what was recorded is kept, and the same command goes on", 130
+        except OSError as error:  # where a file is only looked for, such as in a folder that may not be entered
+            if error.filename is None:
+                raise
+            message, code = f"{error.filename}: cannot be used: {error.strerror}", StudyError.exit_code
+        # A name from a bad file may hold a line end; the message is one line all the same.
+        click.echo("\\n".join(message.splitlines()), err=True)
+        raise click.exceptions.Exit(code)
+
+
+class Group(OneLine, click.Group):
+    """A group of commands whose errors are one line."""
+
+
+class Command(OneLine, click.Command):
+    """A command of its own whose errors are one line."""
+
+
+def command() -> str:
+    """Return how this program was called: by its name where the shell finds it, else so that it can be typed again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return "python -m studytool"
+    return "studytool" if shutil.which("studytool") == str(called.absolute()) else str(called)
+
+
+def now() -> str:
+    """Return the time as text, in UTC."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def hooks() -> "Iterator[Hooks]":
+    """Return hooks whose progress is a bar with ETA on a terminal, and nothing elsewhere."""
+    from rich import console, progress
+
+    from studytool.pipeline import Hooks
+
+    screen = console.Console(stderr=True)
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
+    columns += [progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[label]}")]
+    with progress.Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def advance(name: str, step: "Progress") -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=step.total, label="")
+            bar.update(tasks[name], completed=step.done, total=step.total, label=step.label)
+
+        def say(text: str) -> None:
+            click.echo(text, err=True)
+
+        yield Hooks(now, advance, say)
