@@ -32,6 +32,10 @@ class HostClock:
         }
         return Sample(max(1, end - begin), None, counters)
 
+    def now_ns(self) -> int:
+        """Return the monotonic time."""
+        return time.monotonic_ns()
+
     def mhz(self) -> tuple[int, ...]:
         """Return the fastest core's clock now, nothing where the system does not tell."""
         if not _CPUINFO.is_file():

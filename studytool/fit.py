@@ -81,7 +81,7 @@ def judge(summary: Summary, case: CaseSummary, margin_ppm: int, *, exchanged: bo
     """
     if case.status in FROST_FAILURES:
         return Judged(case, Verdict.WIN if exchanged else Verdict.LOSE, 1 if exchanged else 10 * PPM)
-    if case.status is not Status.OK or _too_noisy(summary) or set(case.regimes) != set(summary.regimes):
+    if case.status is not Status.OK or _too_noisy(summary) or _control_fails(summary, case):
         return Judged(case, Verdict.INCONCLUSIVE, PPM)
     found = [_judge_regime(summary, regime, margin_ppm, exchanged=exchanged) for regime in case.regimes.values()]
     verdict = next(verdict for verdict in _WORST_FIRST if verdict in {v for v, _ in found})
@@ -99,6 +99,10 @@ def _judge_regime(summary: Summary, regime: RegimeSummary, margin_ppm: int, *, e
     if ratio * (PPM + margin_ppm) <= PPM * PPM and high < PPM:
         return Verdict.WIN, ratio
     return Verdict.NEUTRAL, ratio
+
+
+def _control_fails(summary: Summary, case: CaseSummary) -> bool:
+    return set(case.regimes) != set(summary.regimes) or any(regime.code for regime in case.regimes.values())
 
 
 def _too_noisy(summary: Summary) -> bool:
@@ -226,8 +230,7 @@ def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
     if wins and loses:
         return "CONFLICT", _conflict(summary, wins, loses)
     if unclear:
-        status = unclear[0].case.status
-        return "NOISE", f"{unclear[0].case.label}: {'too few repeats or regimes' if status is Status.OK else status}"
+        return "NOISE", f"{unclear[0].case.label}: {_unclear(unclear[0].case)}"
     if wins:
         return "SUPPORT", (
             f"{len(wins)} of {len(judged)} cases win; expected {summary.decide.min_support} on {MIN_LEVELS} sizes in a"
@@ -237,6 +240,13 @@ def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
         return "SUPPORT", "no case of this class passes the guards"
     best = min(judged, key=lambda item: (item.ratio_ppm, item.case.digest))
     return "MARGIN", f"best {ratio_text(best.ratio_ppm)}: {best.case.label}"
+
+
+def _unclear(case: CaseSummary) -> str:
+    codes = sorted({regime.code for regime in case.regimes.values()} - {""})
+    return (
+        "too few repeats or regimes" if case.status is Status.OK and not codes else codes[0] if codes else case.status
+    )
 
 
 def _conflict(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> str:
@@ -269,24 +279,3 @@ def _separating(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged
             if not sides[0] & sides[1]:
                 found.setdefault(len(sides[0] | sides[1]), []).append(name)
     return found[min(found)] if found else []
-
-
-def explain_rows(found: Fit) -> list[dict[str, object]]:
-    """Return one mapping per class: counts of verdicts, the line or the code with its reason."""
-    rows: list[dict[str, object]] = []
-    for outcome in found.outcomes:
-        counts = {str(v).lower(): sum(item.verdict is v for item in outcome.judged) for v in Verdict}
-        line = outcome.line
-        rule = f"{line.rule} {line.axis} {line.bound}" if line and line.axis else line.rule if line else None
-        rows.append(
-            {
-                "class": list(outcome.class_key),
-                "cases": len(outcome.judged),
-                **counts,
-                "geomean_ppm": geomean_ppm([item.ratio_ppm for item in outcome.judged]) if outcome.judged else None,
-                "rule": rule,
-                "code": outcome.code or None,
-                "detail": line.comment if line else outcome.detail,
-            }
-        )
-    return rows

@@ -9,9 +9,13 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from studytool import stats
+from studytool import noise, stats
 from studytool.jsonl import SessionFile
 from studytool.model import LEGS, Record, Status
+from studytool.noise import Health
+
+Cell = tuple[str, str]
+"""A case digest and a regime."""
 
 PAIRS = tuple(itertools.combinations(LEGS, 2))
 
@@ -28,7 +32,8 @@ def repeats(files: Iterable[SessionFile]) -> pd.DataFrame:
 
 def _columns() -> list[str]:
     columns = ["case", "repeat", "regime", "status", "error", "lookup", "host_bound", "steady"]
-    columns += [f"{leg}_{what}" for leg in LEGS for what in ("ns", "plan")]
+    columns += [f"{leg}_{what}" for leg in LEGS for what in ("ns", "host_ns", "plan")]
+    columns += list(Health._fields)
     return columns + [f"{what}_{a}_{b}" for a, b in PAIRS for what in ("ln", "alias")]
 
 
@@ -50,11 +55,13 @@ def _row(record: Record, tick_ns: int) -> dict[str, object]:
         if leg and leg.ns:
             times[name] = stats.per_launch_ns(leg.ns, leg.inner)
             row[f"{name}_ns"] = float(np.median(times[name]))
+            row[f"{name}_host_ns"] = float(np.median(leg.host_ns)) / leg.inner if leg.host_ns else float("nan")
     if record.status is Status.OK and record.order:
         shortest = min(min(leg.ns) for leg in record.legs.values())
         for a, b in PAIRS:
             row[f"ln_{a}_{b}"] = stats.paired_log_ratio(times[a], times[b], tick_ns, shortest)
             row[f"alias_{a}_{b}"] = row[f"{a}_plan"] == row[f"{b}_plan"]
+        row |= noise.health(record, tick_ns)._asdict()
     return row
 
 
@@ -63,20 +70,53 @@ def _host_bound(record: Record) -> bool:
 
 
 def control(table: pd.DataFrame) -> list[float]:
-    """Return the log ratio of every pair of legs that ran one plan in all repeats, per case and regime."""
-    found: list[float] = []
-    for a, b in PAIRS:
-        timed = table[table[f"ln_{a}_{b}"].notna()]
-        for _, group in timed.groupby(["case", "regime"], sort=True):
-            if group[f"alias_{a}_{b}"].all():
-                found.append(float(group[f"ln_{a}_{b}"].mean()))
-    return found
+    """Return the log ratio of every pair of legs that ran one plan in all repeats, of all cases and regimes."""
+    return [value for pairs in aliased(table).values() for value in pairs]
+
+
+def aliased(table: pd.DataFrame) -> dict[Cell, list[float]]:
+    """Return per case and regime the log ratio of each pair of legs that ran one plan in all repeats."""
+    timed = table[table["status"] == Status.OK].dropna(subset=["drift"])
+    if timed.empty:
+        return {}
+    columns = {what: [f"{what}_{a}_{b}" for a, b in PAIRS] for what in ("ln", "alias")}
+    grouped = timed.astype(dict.fromkeys(columns["alias"], bool)).groupby(["case", "regime"], sort=True)
+    means, same = grouped[columns["ln"]].mean(), grouped[columns["alias"]].all()
+    return {
+        (str(cell[0]), str(cell[1])): [float(value) for value, alike in zip(values, flags, strict=True) if alike]
+        for cell, values, flags in zip(means.index, means.to_numpy(), same.to_numpy(), strict=True)
+    }
 
 
 def band(table: pd.DataFrame) -> float | None:
     """Return the A/A band: the 95th percentile of |ln| over aliased legs; None where no legs are aliased."""
     pairs = control(table)
     return stats.quantile([abs(value) for value in pairs], 0.95) if pairs else None
+
+
+def healths(table: pd.DataFrame) -> dict[Cell, list[Health]]:
+    """Return per case and regime the health of each timed record, in the order of the repeats."""
+    found: dict[Cell, list[Health]] = {}
+    timed = table[table["status"] == Status.OK].dropna(subset=["drift"]).sort_values(["case", "regime", "repeat"])
+    cells = zip(timed["case"], timed["regime"], strict=True)
+    for cell, values in zip(cells, timed[list(Health._fields)].itertuples(index=False), strict=True):
+        found.setdefault((str(cell[0]), str(cell[1])), []).append(Health(*values))
+    return found
+
+
+def codes(table: pd.DataFrame, noise_limit: float) -> dict[Cell, str]:
+    """Return per case and regime the code of what fails in it, "" where nothing does."""
+    floor, carried, pairs, limit = band(table), carry_over(table), aliased(table), np.log1p(noise_limit)
+    whole = "CARRY" if carried is not None and noise.beyond(carried, limit) else ""
+    whole = "CONTROL" if floor is None or floor > limit else whole
+    return {
+        cell: noise.case_code(own, pairs.get(cell, []), noise_limit) or whole for cell, own in healths(table).items()
+    }
+
+
+def carry_over(table: pd.DataFrame) -> stats.Interval | None:
+    """Return the carry-over after frost over all timed cases, with its interval over repeats."""
+    return noise.carry_over(list(healths(table).values()))
 
 
 def pair_interval(group: pd.DataFrame, a: str, b: str) -> stats.Interval:

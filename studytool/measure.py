@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from studytool.engines.base import Arrays, Bench, Clock, Engine, Order, PlanError
+from studytool.engines.base import Arrays, Bench, Clock, Engine, Order, PlanError, Sample, Seeds
+from studytool.metrics import PPM
 from studytool.model import LEGS, Case, LegRecord, Plan, Status
 
 TICKS_PER_SAMPLE = 200
@@ -36,14 +38,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     lookup: bool | None
     seed: int
+    process_seed: int
     distribution: str
     min_sample_ns: int
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it; `legs` and `order` are empty where nothing was timed."""
+    """What came of it; `legs` and `order` are empty where nothing was timed, `took_ns` is what all of it cost."""
 
     status: Status
+    took_ns: int = 0
     legs: dict[str, LegRecord] = {}
     order: tuple[str, ...] = ()
     clock_mhz: tuple[int, ...] = ()
@@ -57,7 +61,12 @@ def run_case(engine: Engine, clock: Clock, request: Request) -> Measured:
     Without block orders (routing) the plans of auto and default are proven and nothing is timed.
     """
     try:
-        bench = engine.prepare(request.case, Order(request.base, request.lookup), request.seed, request.distribution)
+        bench = engine.prepare(
+            request.case,
+            Order(request.base, request.lookup),
+            Seeds(request.seed, request.process_seed),
+            request.distribution,
+        )
     except PlanError as error:
         return Measured(status=error.status, error=str(error))
     legs = {leg: LegRecord(plan=bench.plans[leg], build_ns=bench.build_ns[leg]) for leg in LEGS}
@@ -70,7 +79,7 @@ def run_case(engine: Engine, clock: Clock, request: Request) -> Measured:
         return Measured(status=Status.DECLINED, legs=legs, error=changed)
     if not request.orders:
         return Measured(status=Status.OK, legs=legs)
-    checks: dict[str, int | str] = {**_numerics(bench)}
+    checks: dict[str, int | str] = {**_numerics(bench, request.regime)}
     if wrong := _wrong(checks, request.case.dtype):
         return Measured(status=Status.WRONG_RESULT, legs=legs, checks=checks, error=wrong)
     return _timed(bench, clock, request, checks)
@@ -78,8 +87,12 @@ def run_case(engine: Engine, clock: Clock, request: Request) -> Measured:
 
 def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int | str]) -> Measured:
     before = clock.mhz()
-    launch_ns, rounds, steady = _warm_up(bench, clock)
-    inner = _calibrate(bench, clock, launch_ns, request.min_sample_ns)
+    warm = _warm_up(bench, clock, request.regime)
+    checks |= {"warmup_rounds": warm.rounds, "steady": int(warm.steady), "trend_ppm": warm.trend_ppm}
+    if request.regime.endswith("cold"):
+        cold_ns, warm_ns = bench.flush_probe_ns(clock)
+        checks["flush_probe_ppm"] = round(cold_ns / warm_ns * PPM)
+    inner = _calibrate(bench, clock, request.regime, warm.launch_ns, request.min_sample_ns)
     legs = {leg: LegRecord(plan=bench.plans[leg], build_ns=bench.build_ns[leg]) for leg in LEGS}
     if inner is None:
         return Measured(status=Status.UNRESOLVABLE, legs=legs, checks=checks, error="no sample is long enough")
@@ -89,8 +102,7 @@ def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int |
     for block in request.orders:
         for index in block:
             leg = LEGS[int(index)]
-            with bench.armed(leg) as launch:
-                sample = clock.sample(launch, inner[leg])
+            sample = _sample(bench, clock, leg, request.regime, inner[leg])
             samples[leg].append(sample.ns)
             host[leg] += [] if sample.host_ns is None else [sample.host_ns]
             for name, value in sample.counters.items():
@@ -115,7 +127,7 @@ def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int |
         legs=timed,
         order=request.orders,
         clock_mhz=(*before, *clock.mhz()),
-        checks={**checks, "warmup_rounds": rounds, "steady": int(steady)},
+        checks=checks,
     )
 
 
@@ -139,9 +151,9 @@ def _name(plan: Plan | None) -> str:
     return plan.name if plan else "no known plan"
 
 
-def _numerics(bench: Bench) -> dict[str, int]:
+def _numerics(bench: Bench, regime: str) -> dict[str, int]:
     """Return the largest relative L2 error of any leg, in parts per billion; PPB squared stands for NaN."""
-    outputs = {leg: bench.outputs(leg) for leg in LEGS}
+    outputs = {leg: bench.outputs(leg, regime) for leg in LEGS}
     errors: dict[str, int] = {}
     references: list[tuple[str, Arrays | None]] = [("legs", outputs["backend"]), ("float64", bench.reference())]
     for name, reference in references:
@@ -172,42 +184,81 @@ def _wrong(checks: Mapping[str, int | str], dtype: str) -> str:
     return ""
 
 
-def _warm_up(bench: Bench, clock: Clock) -> tuple[dict[str, float], int, bool]:
-    """Return the time of one launch per leg, the rounds that it took, and whether every leg came to rest."""
+def _sample(bench: Bench, clock: Clock, leg: str, regime: str, inner: int) -> Sample:
+    """Return one sample of `inner` launches, which in a cold regime are timed one by one, a flush before each.
+
+    Warm, a sample of short launches is opened by one that is not timed, so that what the leg before left behind
+    falls on that one.
+    """
+    with bench.armed(leg, regime) as launch:
+        if regime.endswith("warm"):
+            if inner > 1:
+                launch(1)
+            return clock.sample(launch, inner)
+        parts = []
+        for _ in range(inner):
+            bench.flush()
+            parts.append(clock.sample(launch, 1))
+    hosts = [part.host_ns for part in parts if part.host_ns is not None]
+    counters = {name: sum(part.counters[name] for part in parts) for name in parts[0].counters}
+    return Sample(sum(part.ns for part in parts), sum(hosts) if hosts else None, counters)
+
+
+class _Warm(NamedTuple):
+    """How the warm-up ended: time of one launch per leg, and by how much the legs still changed at its end."""
+
+    launch_ns: dict[str, float]
+    rounds: int
+    steady: bool
+    trend_ppm: int
+
+
+def _warm_up(bench: Bench, clock: Clock, regime: str) -> _Warm:
+    """Launch every leg equally often until the last five samples of each agree within one percent, with a cap."""
     seen: dict[str, list[int]] = {leg: [] for leg in LEGS}
-    spent, rounds, steady = 0, 0, False
-    while rounds < STEADY_COUNT or (not steady and rounds < WARMUP_ROUNDS and spent < WARMUP_NS):
+    spent, steady = 0, False
+    while len(seen["auto"]) < STEADY_COUNT or (not steady and len(seen["auto"]) < WARMUP_ROUNDS and spent < WARMUP_NS):
         for leg in LEGS:
-            with bench.armed(leg) as launch:
-                ns = clock.sample(launch, 1).ns
+            ns = _sample(bench, clock, leg, regime, 1).ns
             seen[leg].append(ns)
             spent += ns
-        rounds += 1
         recent = [values[-STEADY_COUNT:] for values in seen.values()]
         steady = all(max(values) - min(values) <= STEADY_SPREAD * min(values) for values in recent)
-    return {leg: float(np.median(values[-STEADY_COUNT:])) for leg, values in seen.items()}, rounds, steady
+    launch_ns = {leg: float(np.median(values[-STEADY_COUNT:])) for leg, values in seen.items()}
+    return _Warm(launch_ns, len(seen["auto"]), steady, max((_trend_ppm(v) for v in seen.values()), key=abs))
 
 
-def _calibrate(bench: Bench, clock: Clock, launch_ns: dict[str, float], least_ns: int) -> dict[str, int] | None:
+def _trend_ppm(values: list[int]) -> int:
+    """Return by how much the median of the last five samples differs from that of the five before, in ppm."""
+    if len(values) < 2 * STEADY_COUNT:
+        return 0
+    before, last = (
+        float(np.median(part)) for part in (values[-2 * STEADY_COUNT : -STEADY_COUNT], values[-STEADY_COUNT:])
+    )
+    return round((last / before - 1) * PPM)
+
+
+def _calibrate(
+    bench: Bench, clock: Clock, regime: str, launch_ns: dict[str, float], least_ns: int
+) -> dict[str, int] | None:
     """Return launches per sample for each leg, the same for legs of one plan; None when none can be long enough."""
     target = max(least_ns, TICKS_PER_SAMPLE * clock.tick_ns)
     inner: dict[str, int] = {}
     for leg in LEGS:
         plan = bench.current_plan(leg).identity
         if plan not in inner:
-            count = _enough(bench, clock, leg, launch_ns[leg], target)
+            count = _enough(bench, clock, leg, regime, launch_ns[leg], target)
             if count is None:
                 return None
             inner[plan] = count
     return {leg: inner[bench.current_plan(leg).identity] for leg in LEGS}
 
 
-def _enough(bench: Bench, clock: Clock, leg: str, launch_ns: float, target_ns: int) -> int | None:
+def _enough(bench: Bench, clock: Clock, leg: str, regime: str, launch_ns: float, target_ns: int) -> int | None:
     count = math.ceil(target_ns / max(launch_ns, 1.0))
     for _ in range(8):
         count = min(count, INNER_LIMIT)
-        with bench.armed(leg) as launch:
-            ns = clock.sample(launch, count).ns
+        ns = _sample(bench, clock, leg, regime, count).ns
         if ns >= target_ns:
             return count
         count = math.ceil(count * min(target_ns / max(ns, 1), 16.0) * 1.05)

@@ -10,6 +10,7 @@ PPM = 1_000_000
 METRICS: dict[str, str] = {
     "cases": "count",
     "cases_timed": "count",
+    "inconclusive": "count",
     "regret_default_geomean": "ratio",
     "regret_default_max": "ratio",
     "regret_auto_geomean": "ratio",

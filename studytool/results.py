@@ -3,13 +3,10 @@
 import json
 from typing import Any, NamedTuple
 
-import msgspec
-
 from studytool import fit, ledger, lines, score, studyjson, summary
 from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
 from studytool.errors import CannotSayError
-from studytool.metrics import ratio_text
 from studytool.model import Split
 from studytool.report import markdown
 from studytool.studyjson import Summary
@@ -103,27 +100,3 @@ def study_json(data: bytes, where: str) -> Train:
 def header_of(text: str) -> lines.Header:
     """Return the header of a lines file's text."""
     return lines.read_lines(text.encode(), "lines")[0]
-
-
-def explain_json(found: fit.Fit) -> bytes:
-    """Return what became of each class as JSON."""
-    return msgspec.json.format(msgspec.json.encode(fit.explain_rows(found)), indent=1) + b"\n"
-
-
-def explain_text(found: fit.Fit) -> str:
-    """Return what became of each class as aligned text, one line a class."""
-    head = ["class", "cases", "win", "neutral", "lose", "unclear", "geomean", "rule or code", "detail"]
-    rows = [head]
-    for row in fit.explain_rows(found):
-        geomean = row["geomean_ppm"]
-        rows.append(
-            [
-                " ".join(str(part) for part in row["class"][2:]),  # type: ignore[index]
-                *(str(row[name]) for name in ("cases", "win", "neutral", "lose", "inconclusive")),
-                ratio_text(geomean) if isinstance(geomean, int) else "n/a",
-                str(row["rule"] or row["code"]),
-                str(row["detail"]),
-            ]
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)

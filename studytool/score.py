@@ -19,6 +19,8 @@ from studytool.studyjson import Summary
 from studytool.summary import worst_status
 
 Json = dict[str, object]
+BETTER_HIGH = frozenset({"auto_over_default_min", "closed_gap"})
+"""Metrics whose worst over the regimes is the lowest."""
 
 
 class Inputs(NamedTuple):
@@ -52,7 +54,8 @@ def score(inputs: Inputs) -> Json:
     table = frame.repeats(inputs.holdout.files)
     band = frame.band(table)
     control = [math.exp(value) for value in frame.control(table)]
-    timed = _timed_cases(inputs, table)
+    limit = inputs.study.decide.noise_limit_ppm / PPM
+    timed = _timed_cases(inputs, table, frame.codes(table, limit))
     routing = _routing(inputs)
     metrics = _metrics(inputs, timed, band, control, routing)
     checked = gate.check(inputs.study.gate, metrics)
@@ -77,7 +80,9 @@ def score(inputs: Inputs) -> Json:
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": gate.verdict(checked),
+        "verdict": gate.verdict(checked) if band is not None and math.expm1(band) <= limit else "CANNOT SAY",
+        "regimes": _regimes(inputs, timed, band),
+        "health": _health(table),
         "coverage": _coverage(inputs, table),
         "host_bound": int(table["host_bound"].sum()),
         "unsteady": int((~table["steady"].astype(bool)).sum()),
@@ -90,17 +95,18 @@ def score(inputs: Inputs) -> Json:
     }
 
 
-def _timed_cases(inputs: Inputs, table: pd.DataFrame) -> list[_Timed]:
+def _timed_cases(inputs: Inputs, table: pd.DataFrame, codes: Mapping[tuple[str, str], str]) -> list[_Timed]:
     """Return the cases that are ok in every line, per regime, in the order of digest and regime."""
     found = []
     for digest, group in table.groupby("case", sort=True):
         if worst_status(group)[0] is Status.OK:
-            case = inputs.holdout_cases[str(digest)]
-            found += [_timed(inputs, case, str(digest), str(regime), rows) for regime, rows in group.groupby("regime")]
+            for regime, rows in group.groupby("regime", sort=True):
+                found.append(_timed(inputs, str(digest), str(regime), rows, codes[str(digest), str(regime)]))
     return found
 
 
-def _timed(inputs: Inputs, case: Case, digest: str, regime: str, rows: pd.DataFrame) -> _Timed:
+def _timed(inputs: Inputs, digest: str, regime: str, rows: pd.DataFrame, code: str) -> _Timed:
+    case = inputs.holdout_cases[digest]
     against = {leg: {other: _log_ratio(rows, leg, other) for other in ("frost", "backend")} for leg in LEGS}
     regret = {leg: max(values.values()) for leg, values in against.items()}
     auto_default = frame.pair_interval(rows, "auto", "default")
@@ -112,9 +118,12 @@ def _timed(inputs: Inputs, case: Case, digest: str, regime: str, rows: pd.DataFr
         "label": case.label,
         "class": list(class_key),
         "regime": regime,
+        "code": code,
+        "host_bound": bool(rows["host_bound"].any()),
         "lookup": first["lookup"],
         "plans": {leg: first[f"{leg}_plan"] for leg in LEGS},
         "leg_ns": {leg: round(frame.leg_ns(rows, leg)) for leg in LEGS},
+        "host_ns": {leg: round(value) for leg in LEGS if (value := rows[f"{leg}_host_ns"].median()) == value},
         "regret_ppm": {leg: stats.ppm(value) for leg, value in regret.items()},
         "frost_over_backend_ppm": stats.ppm(against["frost"]["backend"]),
         "auto_over_default_ppm": [stats.ppm(value) for value in auto_default],
@@ -131,33 +140,49 @@ def _log_ratio(rows: pd.DataFrame, leg: str, other: str) -> float:
 def _metrics(
     inputs: Inputs, timed: Sequence[_Timed], band: float | None, control: Sequence[float], routing: Sequence[Json]
 ) -> dict[str, int | None]:
+    """Return the metrics; those of regret and ratio are the worst over the regimes."""
     metrics: dict[str, int | None] = dict.fromkeys(METRICS)
     metrics |= {
         "cases": len(inputs.holdout_cases),
         "cases_timed": len({item.digest for item in timed}),
+        "inconclusive": len({item.digest for item in timed if item.entry["code"]}),
         "routing_changed": sum(row["auto"] != row["default"] or row["status"] != Status.OK for row in routing),
         "band": None if band is None else stats.ppm(band) - PPM,
     }
     if not timed:
         return metrics
-    regrets = {leg: [item.regret[leg] for item in timed] for leg in LEGS}
-    ratios = [item.auto_default.center for item in timed]
+    for regime in _regimes(inputs, timed, band).values():
+        for name, value in regime.items():
+            worse = min if name in BETTER_HIGH else max
+            metrics[name] = value if metrics[name] is None else worse(value, metrics[name] or 0)
     spreads = [value for item in timed for value in item.spreads]
-    metrics |= {f"regret_{leg}_geomean": stats.ppm(stats.geomean_log(values)) for leg, values in regrets.items()}
-    metrics |= {f"regret_{leg}_max": stats.ppm(max(regrets[leg])) for leg in ("default", "auto")}
+    slower = {item.digest for item in timed if band is not None and _slower(item, band)}
     metrics |= {
-        "auto_over_default_geomean": stats.ppm(stats.geomean_log(ratios)),
-        "auto_over_default_min": stats.ppm(min(ratios)),
-        "auto_over_default_max": stats.ppm(max(ratios)),
-        "slower_beyond_noise": None if band is None else sum(_slower(item, band) for item in timed),
+        "slower_beyond_noise": None if band is None else len(slower),
         "spread_median": stats.share_ppm(stats.quantile(spreads, 0.5)),
         "spread_p90": stats.share_ppm(stats.quantile(spreads, 0.9)),
         "spread_max": stats.share_ppm(max(spreads)),
         "control_min": stats.share_ppm(min(control)) if control else None,
         "control_max": stats.share_ppm(max(control)) if control else None,
-        "closed_gap": _closed_gap(inputs.summary, regrets, band),
     }
     return metrics
+
+
+def _regimes(inputs: Inputs, timed: Sequence[_Timed], band: float | None) -> dict[str, dict[str, int]]:
+    """Return the metrics of each regime by itself."""
+    found = {}
+    for regime in sorted({str(item.entry["regime"]) for item in timed}):
+        own = [item for item in timed if item.entry["regime"] == regime]
+        regrets = {leg: [item.regret[leg] for item in own] for leg in LEGS}
+        ratios = [item.auto_default.center for item in own]
+        values = {f"regret_{leg}_geomean": stats.ppm(stats.geomean_log(logs)) for leg, logs in regrets.items()}
+        values |= {f"regret_{leg}_max": stats.ppm(max(regrets[leg])) for leg in ("default", "auto")}
+        values["auto_over_default_geomean"] = stats.ppm(stats.geomean_log(ratios))
+        values["auto_over_default_min"] = stats.ppm(min(ratios))
+        values["auto_over_default_max"] = stats.ppm(max(ratios))
+        gap = _closed_gap(inputs.summary, regrets, band)
+        found[regime] = values if gap is None else {**values, "closed_gap": gap}
+    return found
 
 
 def _slower(item: _Timed, band: float) -> bool:
@@ -191,6 +216,21 @@ def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
         "auto_over_default_geomean": [[item.auto_default.center for item in group] for group in grouped],
     }
     return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
+
+
+def _health(table: pd.DataFrame) -> Json:
+    """Return what disturbed the hold-out: the carry-over with its interval, and the largest of the other effects."""
+    timed = table[table["drift"].notna()]
+    carried = frame.carry_over(timed)
+    if carried is None:
+        return {}
+    return {
+        "carry_over_ppm": [stats.ppm(value) for value in carried],
+        "position_median_ppm": stats.share_ppm(float(timed["position"].median())),
+        "drift_median_ppm": stats.share_ppm(float(timed["drift"].abs().median())),
+        "lag1_median_ppm": stats.share_ppm(float(timed["lag1"].median())),
+        "trend_max_ppm": stats.share_ppm(float(timed["trend"].abs().max())),
+    }
 
 
 def _statuses(table: pd.DataFrame, cases: Mapping[str, Case]) -> dict[str, int]:

@@ -53,7 +53,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         class_key=class_key,
         guards=top.take("guards", lambda node: _choices(node, key.PREDICATES), ()),
         splits=top.need("splits", lambda node: _splits(node, {"op": ops, "dtype": dtypes})),
-        protocol=top.take("protocol", _protocol, Protocol()),
+        protocol=top.take("protocol", lambda node: _protocol(node, model.ENGINE_REGIMES[engine]), Protocol()),
         decide=top.take("decide", _decide, Decide()),
         gate=top.need("gate", lambda node: tuple(_condition(item) for item in node.items())),
         simulated=top.take("simulated", _simulated, {}),
@@ -95,8 +95,9 @@ def _simulated(node: Node) -> dict[str, int | str]:
     for name in model.SIMULATED_FAULTS:
         if name in members.names:
             values[name] = members.need(name, _constraint)
-    for name in model.SIMULATED_NUMBERS:
-        values[name] = members.take(name, lambda c: c.integer(0, _MAX_SIZE), int(name == "tick_ns"))
+    for name, plain in model.SIMULATED_NUMBERS.items():
+        least = 1 if plain else 0
+        values[name] = members.take(name, lambda c, least=least: c.integer(least, _MAX_SIZE), plain)  # type: ignore[misc]
     members.done()
     return values
 
@@ -107,12 +108,12 @@ def _expression(node: Node) -> str:
     return text
 
 
-def _protocol(node: Node) -> Protocol:
+def _protocol(node: Node, regimes: tuple[str, ...]) -> Protocol:
     members, plain = node.mapping(), Protocol()
     protocol = Protocol(
         repeats=members.take("repeats", lambda c: c.integer(3, 100), plain.repeats),
         blocks=members.take("blocks", _blocks, plain.blocks),
-        regimes=members.take("regimes", lambda c: _choices(c, model.REGIMES), plain.regimes),
+        regimes=members.take("regimes", lambda c: _choices(c, regimes), plain.regimes),
         min_sample_ns=members.take("min_sample_ns", lambda c: c.integer(1, 10**10), plain.min_sample_ns),
         case_timeout_s=members.take("case_timeout_s", lambda c: c.integer(1, 86_400), plain.case_timeout_s),
         distributions=members.take("distributions", lambda c: _choices(c, model.DISTRIBUTIONS), plain.distributions),

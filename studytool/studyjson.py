@@ -10,9 +10,13 @@ from studytool.runtime import key
 
 
 class RegimeSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One regime of a case: frost over backend with its 95 % interval, leg times per launch, plan identities."""
+    """One regime of a case: frost over backend with its 95 % interval, leg times per launch.
+
+    `code` says what fails in its control (see noise), "" where nothing does.
+    """
 
     repeats: int
+    code: str
     ratio_ppm: int
     low_ppm: int
     high_ppm: int

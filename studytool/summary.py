@@ -11,6 +11,8 @@ from studytool.model import LEGS, Case, Status, Study
 from studytool.runtime import key
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary
 
+Codes = Mapping[tuple[str, str], str]
+
 
 def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, cases: Mapping[str, Case]) -> Summary:
     """Return the summary of a complete train attempt."""
@@ -18,6 +20,7 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
     table = frame.repeats(attempt.files)
     band = frame.band(table)
     groups = dict(list(table.groupby("case", sort=True)))
+    codes = frame.codes(table, study.decide.noise_limit_ppm / PPM)
     return Summary(
         schema=model.SCHEMA,
         study=study.name,
@@ -37,30 +40,34 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
         attempt=attempt.number,
         records={file.path.name: file.sha256 for file in attempt.files},
         band_ppm=-1 if band is None else stats.ppm(band) - PPM,
-        cases=tuple(_case(study, first.cc, digest, case, groups[digest]) for digest, case in sorted(cases.items())),
+        cases=tuple(_case(study, first.cc, case, groups[digest], codes) for digest, case in sorted(cases.items())),
     )
 
 
-def _case(study: Study, cc: str, digest: str, case: Case, group: pd.DataFrame) -> CaseSummary:
+def _case(study: Study, cc: str, case: Case, group: pd.DataFrame, codes: Codes) -> CaseSummary:
     status, error = worst_status(group)
     timed = group[group["status"] == Status.OK]
     plans = {leg: group[f"{leg}_plan"].iloc[0] for leg in LEGS}
     return CaseSummary(
-        digest=digest,
+        digest=(digest := str(group["case"].iloc[0])),
         label=case.label,
         fields=case.fields,
         class_key=key.class_key(study.row, cc, study.class_key, case.fields),
         status=status,
         error=error,
         plans=plans,
-        regimes={str(regime): _regime(rows) for regime, rows in timed.groupby("regime", sort=True)},
+        regimes={
+            str(regime): _regime(rows, codes[digest, str(regime)])
+            for regime, rows in timed.groupby("regime", sort=True)
+        },
     )
 
 
-def _regime(rows: pd.DataFrame) -> RegimeSummary:
+def _regime(rows: pd.DataFrame, code: str) -> RegimeSummary:
     ratio = frame.pair_interval(rows, "frost", "backend")
     return RegimeSummary(
         repeats=len(rows),
+        code=code,
         ratio_ppm=stats.ppm(ratio.center),
         low_ppm=stats.ppm(ratio.low),
         high_ppm=stats.ppm(ratio.high),

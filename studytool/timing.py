@@ -200,6 +200,7 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         base=study.base,
         lookup=answer,
         seed=int(rank(study.sha256, digest, repeat)[:12], 16),
+        process_seed=int(rank(study.sha256, job.split, repeat)[:12], 16),
         distribution=study.protocol.distributions[(repeat - 1) % len(study.protocol.distributions)],
         min_sample_ns=study.protocol.min_sample_ns,
     )

@@ -103,7 +103,7 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
 @click.option("--check", type=_PATH, help="Compare the lines with a file; exit 1 where they differ.")
 def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, check: Path | None) -> None:
     """Print the placement lines that a train summary decides."""
-    from studytool import results
+    from studytool import explain, results
     from studytool.files import read_bytes
     from studytool.freeze import first_difference
     from studytool.yamlnode import decimal_ppm
@@ -123,9 +123,9 @@ def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, chec
             )
         click.echo(f"{check}: as generated")
     elif mode == "json":
-        click.echo(results.explain_json(fitted).decode(), nl=False)
+        click.echo(explain.explain_json(fitted).decode(), nl=False)
     else:
-        click.echo(fitted.text if mode == "emit" else results.explain_text(fitted), nl=False)
+        click.echo(fitted.text if mode == "emit" else explain.explain_text(fitted), nl=False)
 
 
 @main.command()

@@ -33,6 +33,10 @@ class Clock(Protocol):
         """Return the time of `launch(inner)`."""
         ...
 
+    def now_ns(self) -> int:
+        """Return the time since some beginning, by which the cost of a case is told."""
+        ...
+
     def mhz(self) -> tuple[int, ...]:
         """Return the device's clock now in MHz, nothing where it cannot be read."""
         ...
@@ -45,6 +49,13 @@ class Facts(NamedTuple):
     board: str | None
     versions: dict[str, str]
     settings: dict[str, str]
+
+
+class Seeds(NamedTuple):
+    """What inputs and simulated noise depend on: the case in its repeat, and the process of the repeat."""
+
+    case: int
+    process: int
 
 
 class PlanError(Exception):
@@ -68,8 +79,19 @@ class Bench(Protocol):
         """Return how long each leg's plan took to be built and run for the first time."""
         ...
 
-    def armed(self, leg: str) -> AbstractContextManager[Launch]:
-        """Return a context in which the leg's launch can be timed; entering it is not part of the time."""
+    def armed(self, leg: str, regime: str) -> AbstractContextManager[Launch]:
+        """Return a context in which the leg's launch can be timed; entering it is not part of the time.
+
+        In a replay regime the launch replays what was captured.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Push the case's tensors out of the caches, by writing a buffer of at least twice their size."""
+        ...
+
+    def flush_probe_ns(self, clock: Clock) -> tuple[int, int]:
+        """Return the time of a read of a buffer that fits the caches, after a flush and again at once."""
         ...
 
     def current_plan(self, leg: str) -> Plan:
@@ -80,8 +102,8 @@ class Bench(Protocol):
         """Return the plan that the leg did run when it was run for the purpose, None for anything unknown."""
         ...
 
-    def outputs(self, leg: str) -> Arrays:
-        """Return what the leg computes, after its outputs were filled with NaN."""
+    def outputs(self, leg: str, regime: str) -> Arrays:
+        """Return what the leg computes when launched as the regime says, after its outputs were filled with NaN."""
         ...
 
     def reference(self) -> Arrays | None:
@@ -100,7 +122,7 @@ class Engine(Protocol):
         """Return the engine's clock, None where the host's is the right one."""
         ...
 
-    def prepare(self, case: Case, order: "Order", seed: int, distribution: str) -> Bench:
+    def prepare(self, case: Case, order: "Order", seeds: Seeds, distribution: str) -> Bench:
         """Return the case made ready. PlanError for a case that has no plan at all."""
         ...
 

@@ -1,127 +1,202 @@
-"""A device whose true times are declared in study.yaml, on a virtual clock: the same seed gives the same samples.
+"""A device whose true times are declared in study.yaml, on a virtual clock: the same seeds give the same samples.
 
-Costs are integer expressions over a case's fields, faults are comparisons; `noise_ppm` is the sd of ln(time) per
-sample, `process_ppm` that of an effect which a leg's plan keeps for a whole repeat.
+Costs are integer expressions over a case's fields, faults are comparisons over them, and the numbers of
+`model.SIMULATED_NUMBERS` say what disturbs the device.
 """
 
 import contextlib
-import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from studytool import expression
 from studytool.digest import rank
-from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Sample, leg_plans
-from studytool.metrics import PPM
-from studytool.model import SIMULATED_COSTS, Case, Plan, Status
+from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Sample, Seeds, leg_plans
+from studytool.engines.world import BACKEND_SIDE, FROST_SIDE, MIB, MS, Cache, World
+from studytool.model import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS, Case, Plan, Status
 from studytool.runtime import key
 
 BACKEND = Plan(engine=5, name="eng5_k1=0", knobs={"k1": 0})
 FROST = Plan(engine=20_001, name="simulated_row")
+OTHER = Plan(engine=6, name="eng6_k1=1", knobs={"k1": 1})
+EMPTY_GRAPH_NS = 8.0
+CALLS_BEFORE_PLAN_CHANGE = 12
+_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "fp8": 1}
+_VALUES = np.arange(1.0, 9.0)
 
 
 class Simulated:
     """The engine of `engine: simulated`, and the clock of its device."""
 
-    def __init__(self, declared: dict[str, int | str]) -> None:
+    def __init__(self, declared: Mapping[str, int | str]) -> None:
         self._declared = declared
+        self.numbers = {name: int(declared[name]) for name in SIMULATED_NUMBERS}
         self.now_ns = 0.0
+        self.before_ns = 0.0
 
     def facts(self) -> Facts:
         """Return the simulated device as a board."""
         settings = {name: str(value) for name, value in sorted(self._declared.items())}
-        return Facts(cc="sim-1", board="simulated device", versions={"simulated": "1"}, settings=settings)
+        return Facts(cc="sim-1", board="simulated device", versions={"simulated": "2"}, settings=settings)
 
     def own_clock(self) -> Clock:
         """Return the virtual clock."""
-        return _VirtualClock(self, self.number("tick_ns"))
+        return VirtualClock(self)
 
-    def prepare(self, case: Case, order: Order, seed: int, distribution: str) -> Bench:  # noqa: ARG002
+    def prepare(self, case: Case, order: Order, seeds: Seeds, distribution: str) -> Bench:  # noqa: ARG002
         """Return the case made ready, or meet the fate that the study declares for it."""
+        self.before_ns += self.now_ns
         self.now_ns = 0.0  # what was timed before must not move the ticks that this case's samples fall on
         fields = {**key.NEUTRAL, **case.fields}
-        fate = next((Status(name) for name in self.faults if expression.holds(str(self._declared[name]), fields)), None)
-        if fate is Status.CRASHED:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fate is Status.TIMEOUT:
-            time.sleep(86_400)
-        if fate is Status.ERROR:
-            raise RuntimeError("the simulated engine has a defect")
-        if fate in {Status.REFUSED, Status.DECLINED}:
-            raise PlanError(fate, f"the simulated engine says {fate}")
-        costs = {
-            plan.identity: self._cost_ns(name, fields)
-            for plan, name in zip((BACKEND, FROST), SIMULATED_COSTS, strict=True)
-        }
-        return _SimulatedBench(self, costs, order, seed, fate)
+        fates = {name for name in SIMULATED_FAULTS if self._holds(name, fields)}
+        _meet(fates)
+        return SimulatedBench(self, case, self._costs_ns(fields), order, seeds, fates)
 
-    @property
-    def faults(self) -> list[str]:
-        """Return the names of the faults that the study declares."""
-        return [str(status) for status in Status if str(status) in self._declared]
+    def world(self, seeds: Seeds) -> World:
+        """Return what happens to the device in this case and process."""
+        own = (
+            int(rank(self.numbers["seed"], name, seed)[:16], 16)
+            for name, seed in zip(Seeds._fields, seeds, strict=True)
+        )
+        return World(self.numbers, Seeds(*own))
 
-    def number(self, name: str) -> int:
-        """Return a declared number."""
-        return int(self._declared[name])
+    def _holds(self, name: str, fields: Mapping[str, int | str]) -> bool:
+        return name in self._declared and expression.holds(str(self._declared[name]), fields)
 
-    def _cost_ns(self, name: str, fields: dict[str, int | str]) -> int:
-        return max(1, expression.integer(str(self._declared[name]), fields))
+    def _costs_ns(self, fields: Mapping[str, int | str]) -> tuple[int, int]:
+        backend, frost = (max(1, expression.integer(str(self._declared[name]), fields)) for name in SIMULATED_COSTS)
+        return backend, frost
 
 
-class _VirtualClock:
-    def __init__(self, device: Simulated, tick_ns: int) -> None:
-        self._device, self.tick_ns = device, tick_ns
+def _meet(fates: set[str]) -> None:
+    if Status.CRASHED in fates:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if Status.TIMEOUT in fates:
+        time.sleep(86_400)
+    if Status.ERROR in fates:
+        raise RuntimeError("the simulated engine has a defect")
+    if "out_of_memory" in fates:
+        raise MemoryError("the simulated device is out of memory")
+    for status in (Status.REFUSED, Status.DECLINED):
+        if status in fates:
+            raise PlanError(status, f"the simulated engine says {status}")
+
+
+class VirtualClock:
+    """The device's clock: it reads whole ticks, and, queued, does not see how long the host takes to launch."""
+
+    def __init__(self, device: Simulated, *, queued: bool = True) -> None:
+        self._device, self._queued, self.tick_ns = device, queued, device.numbers["tick_ns"]
 
     def sample(self, launch: Launch, inner: int) -> Sample:
-        begin = self._read()
+        """Return the device time of `launch(inner)`, and the host's where one is declared."""
+        before = self._device.now_ns
         launch(inner)
-        return Sample(self._read() - begin, None, {})
+        host = self._device.numbers["host_ns"] * inner
+        if not self._queued:
+            self._device.now_ns = max(self._device.now_ns, before + host)
+        return Sample(max(1, self._ticks(self._device.now_ns) - self._ticks(before)), host or None, {})
+
+    def now_ns(self) -> int:
+        """Return the virtual time since the device was opened."""
+        return int(self._device.before_ns + self._device.now_ns)
 
     def mhz(self) -> tuple[int, ...]:
+        """Return the simulated clock."""
         return (1000,)
 
-    def _read(self) -> int:
-        return int(self._device.now_ns) // self.tick_ns * self.tick_ns
+    def _ticks(self, at_ns: float) -> int:
+        return int(at_ns) // self.tick_ns * self.tick_ns
 
 
-class _SimulatedBench:
-    def __init__(self, device: Simulated, costs: dict[str, int], order: Order, seed: int, fate: Status | None) -> None:
-        self._device, self._fate = device, fate
-        backend = [] if fate is Status.NO_BACKEND else [BACKEND]
-        frost = [] if fate is Status.NO_FROST else [FROST]
+class SimulatedBench:
+    """A case on the simulated device."""
+
+    def __init__(
+        self, device: Simulated, case: Case, costs_ns: tuple[int, int], order: Order, seeds: Seeds, fates: set[str]
+    ) -> None:
+        self._device, self._fates, self._costs_ns = device, fates, costs_ns
+        self._world, self._cache = device.world(seeds), Cache(device.numbers["l2_mib"] * MIB)
+        backend = [] if Status.NO_BACKEND in fates else [BACKEND]
+        frost = [] if Status.NO_FROST in fates else [FROST]
         self.plans = leg_plans(order, [*backend, *frost], backend, frost)
-        self.build_ns = dict.fromkeys(self.plans, 1_000_000)
-        stream = int(rank(device.number("seed"), seed)[:16], 16)
-        self._random = np.random.Generator(np.random.PCG64(stream))
-        effects = self._random.standard_normal(2) * device.number("process_ppm") / PPM
-        self._ns = {name: cost * math.exp(effect) for (name, cost), effect in zip(costs.items(), effects, strict=True)}
+        jit = int(device.numbers["jit_ms"] * MS)
+        self.build_ns = {leg: 1_000_000 + (jit if plan == FROST else 0) for leg, plan in self.plans.items()}
+        self._sides = {leg: FROST_SIDE if plan == FROST else BACKEND_SIDE for leg, plan in self.plans.items()}
+        self._tensors = _tensor_bytes(case)
+        self._calls = 0
+        device.now_ns += sum(self.build_ns[leg] for leg in ("backend", "frost") if self.plans[leg])
+        self._world.start_ns = device.now_ns
 
     @contextlib.contextmanager
-    def armed(self, leg: str) -> Iterator[Launch]:
-        plan = self.current_plan(leg)
-        noise = self._device.number("noise_ppm") / PPM
+    def armed(self, leg: str, regime: str) -> Iterator[Launch]:
+        """Return the leg's launch: it lets virtual time pass."""
+        device, side = self._device, self._sides[leg]
+        empty = "empty_graph" in self._fates and regime.startswith("replay") and side == FROST_SIDE
+        miss_ns = device.numbers["miss_ns_per_mib"] / MIB
 
         def launch(inner: int) -> None:
-            self._device.now_ns += inner * self._ns[plan.identity] * math.exp(noise * self._random.standard_normal())
+            if empty:
+                device.now_ns += inner * EMPTY_GRAPH_NS
+                return
+            missed = self._cache.touch(self._tensors) * miss_ns if miss_ns else 0.0
+            slowness = self._world.slowness(side, device.now_ns)
+            device.now_ns += (inner * self._costs_ns[side] + missed) * slowness
 
         yield launch
 
+    def flush(self) -> None:
+        """Write twice the L2, unless the fault is that this does not reach it."""
+        if "cold_is_warm" not in self._fates:
+            self._cache.touch({"flush": 2 * self._device.numbers["l2_mib"] * MIB})
+        self._device.now_ns += 100_000.0
+
+    def flush_probe_ns(self, clock: Clock) -> tuple[int, int]:
+        """Return a read of half the L2 after a flush, and again."""
+        probe = {"probe": self._device.numbers["l2_mib"] * MIB // 2}
+
+        def read(_inner: int) -> None:
+            self._device.now_ns += 50_000.0 + self._cache.touch(probe) / MIB * 10_000.0
+
+        read(1)
+        self.flush()
+        return clock.sample(read, 1).ns, clock.sample(read, 1).ns
+
     def current_plan(self, leg: str) -> Plan:
+        """Return the leg's plan, another one after a while where that is the fault."""
+        self._calls += 1
         plan = self.plans[leg]
         if plan is None:
             raise ValueError(f"leg {leg} has no plan")
-        return plan
+        return OTHER if "plan_change" in self._fates and self._calls > CALLS_BEFORE_PLAN_CHANGE else plan
 
     def proven_plan(self, leg: str) -> Plan | None:
+        """Return the leg's plan."""
         return self.plans[leg]
 
-    def outputs(self, leg: str) -> Arrays:
-        wrong = self._fate is Status.WRONG_RESULT and self.plans[leg] == FROST
-        return {"O": np.arange(1.0, 9.0) * (1.5 if wrong else 1.0)}
+    def outputs(self, leg: str, regime: str) -> Arrays:
+        """Return the outputs: right, wrong, or still poisoned where nothing was written."""
+        frost = self._sides[leg] == FROST_SIDE
+        written = not (frost and ("stale_output" in self._fates or self._empty(regime)))
+        wrong = frost and Status.WRONG_RESULT in self._fates
+        return {"O": _VALUES * (1.5 if wrong else 1.0) if written else np.full_like(_VALUES, np.nan)}
 
     def reference(self) -> Arrays | None:
-        return {"O": np.arange(1.0, 9.0)}
+        """Return the true outputs."""
+        return {"O": _VALUES}
+
+    def _empty(self, regime: str) -> bool:
+        return "empty_graph" in self._fates and regime.startswith("replay")
+
+
+def _tensor_bytes(case: Case) -> dict[str, int]:
+    size = _BYTES[case.dtype] * case.b
+    return {
+        "q": size * case.h_q * case.s_q * case.d_qk,
+        "k": size * case.h_kv * case.s_kv * case.d_qk,
+        "v": size * case.h_kv * case.s_kv * case.d_v,
+        "o": size * case.h_q * case.s_q * case.d_v,
+    }

@@ -6,6 +6,7 @@ backend in `sdpa_kernel` selects, a list does not reorder; `torch._fused_sdp_cho
 
 import contextlib
 import ctypes
+import functools
 import platform
 import time
 import warnings
@@ -17,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, leg_plans
+from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Seeds, leg_plans
 from studytool.model import LEGS, Case, Plan, Status
 
 FLASH = Plan(engine=1, name="FLASH_ATTENTION")
@@ -29,6 +30,10 @@ _REFERENCE_LIMIT = 1 << 22
 
 _ALLOCATOR_PIN_BYTES = 30 << 20
 """Freeing one block of this size raises glibc's mmap threshold; below it every large temporary would page-fault."""
+
+
+_FLUSH_BYTES = 256 << 20
+_PROBE_BYTES = 1 << 20
 
 
 class TorchSdpa:
@@ -60,14 +65,14 @@ class TorchSdpa:
         """Return None: the host's clock is the device's."""
         return None
 
-    def prepare(self, case: Case, order: Order, seed: int, distribution: str) -> Bench:
+    def prepare(self, case: Case, order: Order, seeds: Seeds, distribution: str) -> Bench:
         """Return the case made ready; PlanError REFUSED where neither takes it, DECLINED for a feature unknown."""
         unknown = [name for name in ("padding", "stats", "sink", "deterministic") if getattr(case, name)]
         unknown += [case.layout] if case.layout in {"thd", "paged"} else []
         unknown += [case.dtype] if case.dtype not in _DTYPES else []
         if unknown:
             raise PlanError(Status.DECLINED, f"torch's SDPA has no {unknown[0]}")
-        return _TorchBench(case, order, seed, distribution)
+        return _TorchBench(case, order, seeds.case, distribution)
 
 
 class _TorchBench:
@@ -103,10 +108,25 @@ class _TorchBench:
         self._pinned = {leg: None if order.base == "library" and leg in free else self.plans[leg] for leg in LEGS}
 
     @contextlib.contextmanager
-    def armed(self, leg: str) -> Iterator[Launch]:
+    def armed(self, leg: str, regime: str) -> Iterator[Launch]:  # noqa: ARG002 - torch's CPU launches are all eager
         """Return a context with the leg's backend allowed; default (and auto without an entry) is left to torch."""
         with self._allow(self._pinned[leg]):
             yield self._launcher(leg)
+
+    def flush(self) -> None:
+        """Write a buffer that no CPU's caches hold."""
+        _flush_buffer().add_(1)
+
+    def flush_probe_ns(self, clock: Clock) -> tuple[int, int]:
+        """Return the time of a sum over 1 MiB after a flush, and again at once."""
+        probe = torch.ones(_PROBE_BYTES // 4)
+
+        def read(_inner: int) -> None:
+            probe.sum()
+
+        read(1)
+        self.flush()
+        return clock.sample(read, 1).ns, clock.sample(read, 1).ns
 
     def current_plan(self, leg: str) -> Plan:
         """Return what torch says that it would pick for this leg now."""
@@ -118,10 +138,10 @@ class _TorchBench:
         """Return the kernel that dispatch saw when the leg was run."""
         return self._prove(self._pinned[leg])
 
-    def outputs(self, leg: str) -> Arrays:
+    def outputs(self, leg: str, regime: str) -> Arrays:
         """Return O and the gradients of one run of the leg, from outputs that were NaN before it."""
         self._result = tuple(torch.full((1,), float("nan")) for _ in range(4))
-        with self.armed(leg) as launch:
+        with self.armed(leg, regime) as launch:
             launch(1)
         names = ("dQ", "dK", "dV") if self._case.op == "sdpa_bwd" else ("O", "dQ", "dK", "dV")
         return {name: out.detach().double().numpy() for name, out in zip(names, self._result, strict=False)}
@@ -207,6 +227,11 @@ class _TorchBench:
         if any("flash_attention_for_cpu" in name for name in recorder.names):
             return FLASH
         return MATH if any("softmax" in name for name in recorder.names) else None
+
+
+@functools.cache
+def _flush_buffer() -> torch.Tensor:
+    return torch.zeros(_FLUSH_BYTES, dtype=torch.uint8)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

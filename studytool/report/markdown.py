@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from studytool.fit import Fit, explain_rows
+from studytool.explain import explain_rows
+from studytool.fit import Fit
 from studytool.ledger import Freshness
 from studytool.metrics import metric_text, ratio_text
 from studytool.model import Fingerprint, Study
@@ -32,6 +33,7 @@ def render(sources: Sources) -> str:
         f"## Result\n\n{result_table([score])}\n\n{_legend(score)}\n\n{_gate(score)}",
         f"## Change\n\n{_lines(sources.fit)}\n\n{_classes(sources.fit)}",
         f"## Notable cases\n\n{_notable(score)}",
+        f"## Regimes\n\n{_regimes(score)}",
         f"## Noise and control\n\n{_noise(sources)}",
         f"## Routing\n\n{_routing(score)}",
         f"## How the hold-out was run\n\n{_run(sources)}",
@@ -170,6 +172,28 @@ def _case(case: Mapping[str, Any]) -> str:
     return f"{case['label']}: {_time(times['default'])} by default, {_time(times['auto'])} with the entries"
 
 
+def _regimes(score: Score) -> str:
+    """Return what each regime says by itself; the verdicts need them all."""
+    rows = []
+    for regime, found in score["regimes"].items():
+        own = [case for case in score["cases"] if case["regime"] == regime]
+        host = [case["host_ns"] for case in own if case["host_ns"]]
+        rows.append(
+            [
+                regime,
+                f"{_ratio(found['regret_default_geomean'])} ({_ratio(found['regret_default_max'])})",
+                f"{_ratio(found['regret_auto_geomean'])} ({_ratio(found['regret_auto_max'])})",
+                _ratio(found["auto_over_default_geomean"]),
+                " / ".join(_time(sorted(times[leg] for times in host)[len(host) // 2]) for leg in ("backend", "frost"))
+                if host
+                else "not apart",
+                str(sum(case["host_bound"] for case in own)),
+            ]
+        )
+    head = ["regime", "default", "with the entries", "applied / default", "host time, backend / frost", "host-bound"]
+    return _table(head, rows)
+
+
 def _noise(sources: Sources) -> str:
     metrics, score = sources.score["metrics"], sources.score
     repeats = "" if score["repeats"] >= 5 else " With fewer than 5 repeats the intervals are too wide to quote."
@@ -179,9 +203,24 @@ def _noise(sources: Sources) -> str:
         f" ratios range from {_ratio(metrics['control_min'])} to {_ratio(metrics['control_max'])}.\n"
         f"- Repeat spread: median {_ratio(metrics['spread_median'])}, p90 {_ratio(metrics['spread_p90'])},"
         f" max {_ratio(metrics['spread_max'])}.{repeats}\n"
-        f"- Records that did not come to rest in the warm-up: {score['unsteady']}; host-bound: {score['host_bound']}.\n"
+        f"{_health(score)}"
         f"- Share of the gap between the better fixed choice and the oracle that the entries close:"
         f" {_ratio(metrics['closed_gap'])}."
+    )
+
+
+def _health(score: Score) -> str:
+    found = score["health"]
+    failing = [f"{case['label']} {case['code']}" for case in score["cases"] if case["code"]]
+    if not found:
+        return ""
+    low, center, high = (_ratio(found["carry_over_ppm"][place]) for place in (1, 0, 2))
+    return (
+        f"- Carry-over after frost, as a ratio: {center} ({low} to {high}); place in a block: median"
+        f" {_ratio(found['position_median_ppm'])}; drift of the ratio within a repeat: median"
+        f" {_ratio(found['drift_median_ppm'])}; lag-1 autocorrelation: median {_ratio(found['lag1_median_ppm'])}.\n"
+        f"- Still changing after the warm-up: at most {_ratio(found['trend_max_ppm'])}; cases whose control fails:"
+        f" {', '.join(failing) or 'none'}.\n"
     )
 
 

@@ -1,0 +1,52 @@
+"""What became of each class and why, as rows, as text and as JSON."""
+
+import msgspec
+
+from studytool.fit import Fit
+from studytool.metrics import geomean_ppm, ratio_text
+from studytool.model import Verdict
+
+
+def explain_rows(found: Fit) -> list[dict[str, object]]:
+    """Return one mapping per class: counts of verdicts, the line or the code with its reason."""
+    rows: list[dict[str, object]] = []
+    for outcome in found.outcomes:
+        counts = {str(v).lower(): sum(item.verdict is v for item in outcome.judged) for v in Verdict}
+        line = outcome.line
+        rule = f"{line.rule} {line.axis} {line.bound}" if line and line.axis else line.rule if line else None
+        rows.append(
+            {
+                "class": list(outcome.class_key),
+                "cases": len(outcome.judged),
+                **counts,
+                "geomean_ppm": geomean_ppm([item.ratio_ppm for item in outcome.judged]) if outcome.judged else None,
+                "rule": rule,
+                "code": outcome.code or None,
+                "detail": line.comment if line else outcome.detail,
+            }
+        )
+    return rows
+
+
+def explain_json(found: Fit) -> bytes:
+    """Return what became of each class as JSON."""
+    return msgspec.json.format(msgspec.json.encode(explain_rows(found)), indent=1) + b"\n"
+
+
+def explain_text(found: Fit) -> str:
+    """Return what became of each class as aligned text, one line a class."""
+    head = ["class", "cases", "win", "neutral", "lose", "unclear", "geomean", "rule or code", "detail"]
+    rows = [head]
+    for row in explain_rows(found):
+        geomean = row["geomean_ppm"]
+        rows.append(
+            [
+                " ".join(str(part) for part in row["class"][2:]),  # type: ignore[index]
+                *(str(row[name]) for name in ("cases", "win", "neutral", "lose", "inconclusive")),
+                ratio_text(geomean) if isinstance(geomean, int) else "n/a",
+                str(row["rule"] or row["code"]),
+                str(row["detail"]),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
