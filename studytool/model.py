@@ -310,7 +310,7 @@ SIMULATED_NUMBERS = {
     "throttle_every_ms": 100,
     "throttle_ms": 30,
     "power_ppm": 0,  # slow-down that the frost side causes itself, in half of its samples
-    "carry_ppm": 0,  # slow-down of whatever is launched next after the frost side
+    "carry_ppm": 0,  # slow-down of a backend launch that comes right after one of frost
     "host_ns": 0,  # enqueue time of a launch
     "jit_ms": 0,  # build time of the frost side
     "l2_mib": 32,

@@ -39,7 +39,7 @@ class World:
         factor = float(self._process[side]) * self.slowness_in_time(now_ns)
         if number["noise_ppm"]:
             factor *= math.exp(number["noise_ppm"] / PPM * self._normal())
-        if number["carry_ppm"] and self._last_side == FROST_SIDE:
+        if number["carry_ppm"] and self._last_side == FROST_SIDE and side != FROST_SIDE:
             factor *= 1 + number["carry_ppm"] / PPM
         if number["power_ppm"] and side == FROST_SIDE and self._normal() < 0:
             factor *= 1 + number["power_ppm"] / PPM
