@@ -27,6 +27,7 @@ from studytool.engines.simulated import Simulated
 from studytool.grid import expand
 from studytool.metrics import PPM
 from studytool.model import Case, Fingerprint, Record, Session, Split, Status
+from studytool.simulation import SIMULATED_NUMBERS
 
 REPEATS, BLOCKS, MIN_SAMPLE_NS, MARGIN = 5, 16, 150_000, 0.05
 KERNEL_NS, NOISE_PPM = 100_000, 3_000
@@ -105,7 +106,7 @@ class World(NamedTuple):
     def device(self, run_ms: float) -> Simulated:
         """Return a device for a process that runs about so long."""
         declared: dict[str, int | str] = {
-            **model.SIMULATED_NUMBERS,
+            **SIMULATED_NUMBERS,
             "noise_ppm": self.row.noise_ppm,
             **self.row.numbers(run_ms),
             "backend_ns": str(self.row.kernel_ns),
@@ -215,6 +216,7 @@ def _session(world: World) -> Session:
         entries="",
         started="",
         reason="",
+        predicted_ns=0,
         fingerprint=prints,
         prev="",
     )

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from studytool import fingerprint, jsonl
+from studytool import fingerprint, jsonl, looks
 from studytool.errors import RecordError
 from studytool.freeze import Frozen
 from studytool.jsonl import SessionFile
 from studytool.layout import ResultPlace, StudyPlace
-from studytool.model import Case, Split, Study
+from studytool.model import Case, Record, Split, Study
 from studytool.runtime import key
 
 Cell = tuple[str, int, str]
@@ -69,7 +69,8 @@ def load(study: Study, place: ResultPlace, root: Path, split: Split, cases: Mapp
     for number in sorted({file.session.attempt for file in files}):
         own = tuple(file for file in files if file.session.attempt == number)
         seen = _seen(study, own, planned, cases, root)
-        attempts.append(Attempt(number, own, len(planned), frozenset(planned - seen)))
+        missing = frozenset(planned - seen - _stopped(study, own, planned, cases, root))
+        attempts.append(Attempt(number, own, len(seen) + len(missing), missing))
     return attempts
 
 
@@ -100,6 +101,34 @@ def _seen(
                 raise RecordError(f"{where}: class {record.class_key}; expected {expected}")
             seen.add(cell)
     return seen
+
+
+def _stopped(
+    study: Study, files: tuple[SessionFile, ...], planned: set[Cell], cases: Mapping[str, Case], root: Path
+) -> set[Cell]:
+    """Return the planned lines that the stop rule takes away; RecordError where a line says otherwise."""
+    if not study.protocol.stop_half_width_ppm:
+        return set()
+    records: dict[str, dict[int, list[Record]]] = {}
+    ticks: dict[str, dict[int, list[int]]] = {}
+    places: dict[tuple[str, int], str] = {}
+    for file in files:
+        for number, record in enumerate(file.records, 2):
+            records.setdefault(record.case, {}).setdefault(record.repeat, []).append(record)
+            ticks.setdefault(record.case, {}).setdefault(record.repeat, []).append(file.session.fingerprint.tick_ns)
+            places[record.case, record.repeat] = f"{file.path.relative_to(root).as_posix()}:{number}"
+    stopped: set[Cell] = set()
+    for case, own in records.items():
+        last = looks.stopped_after(study.protocol, own, ticks[case])
+        for repeat in sorted(own):
+            said = own[repeat][-1].checks.get("look_stop", 0)
+            if bool(said) != (repeat == last):
+                raise RecordError(
+                    f"{places[case, repeat]}: {cases[case].label}: look_stop {said} is not what the rule says"
+                )
+        if last is not None:
+            stopped |= {cell for cell in planned if cell[0] == case and cell[1] > last}
+    return stopped
 
 
 def _session_problem(study: Study, file: SessionFile, first: SessionFile, previous: str) -> str | None:

@@ -119,11 +119,11 @@ def carry_over(table: pd.DataFrame) -> stats.Interval | None:
     return noise.carry_over(list(healths(table).values()))
 
 
-def pair_interval(group: pd.DataFrame, a: str, b: str) -> stats.Interval:
+def pair_interval(group: pd.DataFrame, a: str, b: str, confidence: float) -> stats.Interval:
     """Return ln(a/b) with its interval over the repeats of one case and regime."""
     if (a, b) in PAIRS:
-        return stats.interval(group[f"ln_{a}_{b}"].tolist())
-    center, low, high = stats.interval(group[f"ln_{b}_{a}"].tolist())
+        return stats.interval(group[f"ln_{a}_{b}"].tolist(), confidence)
+    center, low, high = stats.interval(group[f"ln_{b}_{a}"].tolist(), confidence)
     return stats.Interval(-center, -high, -low)
 
 

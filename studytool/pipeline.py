@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import studytool
-from studytool import apply, freeze, ledger, lines, replay, results, studyfile, timing
-from studytool.attempts import Job
+from studytool import apply, costs, freeze, ledger, lines, replay, results, studyfile, timing
+from studytool.attempts import Job, planned_cells
+from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
 from studytool.files import read_bytes, write_atomic
@@ -26,6 +27,7 @@ class Hooks(NamedTuple):
     now: Now
     progress: Callable[[str, Progress], None]
     say: Callable[[str], None]
+    budget: Budget | None = None
 
 
 def open_study(place: StudyPlace) -> Study:
@@ -54,15 +56,41 @@ def job_of(study: Study, place: StudyPlace, dtype: str, split: Split) -> Job:
 
 
 def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
-    """Measure what is missing of a split, write study.json after the train split, and return what there is now."""
+    """Measure what is missing of a split, write study.json after the train split, and return what there is now.
+
+    CannotSayError where the deadline came first.
+    """
     if not job.cases:
         return f"{job.dtype} {job.split}: no cases"
     name = f"{job.dtype} {job.split}"
     _check_records(job)
-    attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt)
+    attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt, hooks.budget)
+    if attempt.missing:
+        raise CannotSayError(
+            f"{name}: the deadline came after {attempt.found} of {attempt.planned} lines; the same command goes on"
+        )
     if job.split is Split.TRAIN:
         write_atomic(job.results.study_json, results.train(job).data)
     return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines"
+
+
+def plan(job: Job) -> str:
+    """Return how long what is missing of a split will take, and how far the last run's prediction was off."""
+    found = job.attempts()
+    missing = found[-1].missing if found else frozenset(planned_cells(job.study, job.split, job.cases))
+    predicted_ns = timing.predict_ns(job, missing)
+    told = "an unknown time, since nothing like it was measured yet"
+    if predicted_ns is not None:
+        told = f"about {predicted_ns / 1e9:.1f} s"
+    text = f"{job.dtype} {job.split}: {len(missing)} lines are missing, {told}"
+    runs = [file for attempt in found for file in attempt.files if file.session.predicted_ns]
+    if not runs:
+        return f"{text}; no run had a prediction yet"
+    before_ns, took_ns = runs[-1].session.predicted_ns, costs.took_ns(runs[-1])
+    off = (before_ns / took_ns - 1) * 100 if took_ns else 0.0
+    return (
+        f"{text}; the last run was predicted at {before_ns / 1e9:.1f} s and took {took_ns / 1e9:.1f} s ({off:+.0f} %)"
+    )
 
 
 def _check_records(job: Job) -> None:

@@ -39,6 +39,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._prints: Fingerprint | None = None
+        self.startup_ns = 0
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the first process, starting it when there is none yet."""
@@ -52,6 +53,7 @@ class WorkerProcess:
         self._kill()
         self._errors.seek(0)
         self._errors.truncate()
+        begin = time.monotonic_ns()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "studytool.worker"],
             stdin=subprocess.PIPE,
@@ -65,6 +67,7 @@ class WorkerProcess:
         if self._prints is not None and (difference := fingerprint.comparable(self._prints, found)):
             raise DeviceError(f"the machine changed between two processes of a session: {difference}")
         self._prints = found
+        self.startup_ns = time.monotonic_ns() - begin
 
     def ask(self, request: Request, timeout_s: int) -> Measured | Failed:
         """Return what a worker measured, or how it failed; after a failure the next call has a new process."""

@@ -109,7 +109,7 @@ def _timed(inputs: Inputs, digest: str, regime: str, rows: pd.DataFrame, code: s
     case = inputs.holdout_cases[digest]
     against = {leg: {other: _log_ratio(rows, leg, other) for other in ("frost", "backend")} for leg in LEGS}
     regret = {leg: max(values.values()) for leg, values in against.items()}
-    auto_default = frame.pair_interval(rows, "auto", "default")
+    auto_default = frame.pair_interval(rows, "auto", "default", inputs.study.protocol.confidence)
     spreads = {leg: stats.spread(rows[f"{leg}_ns"].tolist()) for leg in LEGS}
     first = rows.iloc[0]
     class_key = key.class_key(inputs.study.row, inputs.summary.cc, inputs.study.class_key, case.fields)
@@ -134,7 +134,7 @@ def _timed(inputs: Inputs, digest: str, regime: str, rows: pd.DataFrame, code: s
 
 
 def _log_ratio(rows: pd.DataFrame, leg: str, other: str) -> float:
-    return 0.0 if leg == other else frame.pair_interval(rows, leg, other).center
+    return 0.0 if leg == other else frame.pair_interval(rows, leg, other, 0.95).center
 
 
 def _metrics(

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """An estimate on the log scale with its 95 % interval; infinite bounds from a single repeat."""
+    """An estimate on the log scale with its interval; infinite bounds from a single repeat."""
 
     center: float
     low: float
@@ -48,8 +48,8 @@ def paired_log_ratio(a_ns: Floats, b_ns: Floats, tick_ns: float, sample_ns: floa
     return float(np.median(np.log(a_ns) - np.log(b_ns)))
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Return mean and 95 % t interval of one value per repeat.
+def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return mean and t interval of one value per repeat.
 
     Notes: the repeats are taken as independent and near normal on the log scale; with P repeats, t has P-1 degrees
     of freedom.
@@ -58,7 +58,7 @@ def interval(values: Sequence[float]) -> Interval:
     center = float(data.mean())
     if data.size < 2:
         return Interval(center, -math.inf, math.inf)
-    half = float(special.stdtrit(data.size - 1, 0.975) * data.std(ddof=1) / math.sqrt(data.size))
+    half = float(special.stdtrit(data.size - 1, (1 + confidence) / 2) * data.std(ddof=1) / math.sqrt(data.size))
     return Interval(center, center - half, center + half)
 
 

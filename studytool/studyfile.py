@@ -8,9 +8,11 @@ from studytool import expression, model
 from studytool.digest import sha256
 from studytool.errors import StudyFileError
 from studytool.files import read_bytes
+from studytool.looks import FIRST_LOOK
 from studytool.metrics import METRICS, PPM, Condition
 from studytool.model import Decide, Grid, Protocol, Split, SplitSpec, Study, Threshold
 from studytool.runtime import key
+from studytool.simulation import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 from studytool.yamlnode import Mapping, Node, decimal_ppm, load
 
 _NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -91,11 +93,11 @@ def _device(node: Node) -> tuple[str, str]:
 
 def _simulated(node: Node) -> dict[str, int | str]:
     members = node.mapping()
-    values: dict[str, int | str] = {name: members.need(name, _expression) for name in model.SIMULATED_COSTS}
-    for name in model.SIMULATED_FAULTS:
+    values: dict[str, int | str] = {name: members.need(name, _expression) for name in SIMULATED_COSTS}
+    for name in SIMULATED_FAULTS:
         if name in members.names:
             values[name] = members.need(name, _constraint)
-    for name, plain in model.SIMULATED_NUMBERS.items():
+    for name, plain in SIMULATED_NUMBERS.items():
         least = 1 if plain else 0
         values[name] = members.take(name, lambda c, least=least: c.integer(least, _MAX_SIZE), plain)  # type: ignore[misc]
     members.done()
@@ -117,9 +119,22 @@ def _protocol(node: Node, regimes: tuple[str, ...]) -> Protocol:
         min_sample_ns=members.take("min_sample_ns", lambda c: c.integer(1, 10**10), plain.min_sample_ns),
         case_timeout_s=members.take("case_timeout_s", lambda c: c.integer(1, 86_400), plain.case_timeout_s),
         distributions=members.take("distributions", lambda c: _choices(c, model.DISTRIBUTIONS), plain.distributions),
+        stop_half_width_ppm=members.take("stop", _stop, 0),
     )
+    if protocol.stop_half_width_ppm and protocol.repeats < FIRST_LOOK:
+        raise node.error(f"found stop with {protocol.repeats} repeats; expected at least {FIRST_LOOK}, the first look")
     members.done()
     return protocol
+
+
+def _stop(node: Node) -> int:
+    if node.is_text:
+        node.choice(("fixed",))
+        return 0
+    members = node.mapping()
+    half_width = members.need("half_width", lambda child: child.ppm(100, 10**6))
+    members.done()
+    return half_width
 
 
 def _blocks(node: Node) -> int:

@@ -57,14 +57,14 @@ def _case(study: Study, cc: str, case: Case, group: pd.DataFrame, codes: Codes) 
         error=error,
         plans=plans,
         regimes={
-            str(regime): _regime(rows, codes[digest, str(regime)])
+            str(regime): _regime(rows, codes[digest, str(regime)], study.protocol.confidence)
             for regime, rows in timed.groupby("regime", sort=True)
         },
     )
 
 
-def _regime(rows: pd.DataFrame, code: str) -> RegimeSummary:
-    ratio = frame.pair_interval(rows, "frost", "backend")
+def _regime(rows: pd.DataFrame, code: str, confidence: float) -> RegimeSummary:
+    ratio = frame.pair_interval(rows, "frost", "backend", confidence)
     return RegimeSummary(
         repeats=len(rows),
         code=code,

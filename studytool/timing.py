@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import filelock
+import msgspec
 
-from studytool import attempts, fingerprint, jsonl, ledger, lines, model, schedule
+from studytool import attempts, costs, fingerprint, jsonl, ledger, lines, looks, model, schedule
 from studytool.attempts import Attempt, Cell, Job
+from studytool.costs import Budget
 from studytool.digest import line_marks, rank, sha256
 from studytool.errors import CannotSayError, DeviceError, LedgerError, StudyError
 from studytool.files import read_bytes
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
-from studytool.model import Fingerprint, Record, Session, Split
+from studytool.model import Fingerprint, Record, Session, Split, Study
 from studytool.process import Failed, WorkerProcess
 from studytool.runtime import key, lookup
 
@@ -31,21 +33,67 @@ class Progress(NamedTuple):
     label: str
 
 
-def time_split(job: Job, now: Now, progress: Callable[[Progress], None], new_attempt: str = "") -> Attempt:
-    """Return the attempt after every missing line of it was measured.
+def time_split(
+    job: Job, now: Now, progress: Callable[[Progress], None], new_attempt: str = "", budget: Budget | None = None
+) -> Attempt:
+    """Return the attempt after every missing line of it was measured, or the budget was spent.
 
-    `new_attempt` is the reason for starting a new one although there is one already; "" goes on with the last.
+    `new_attempt` is the reason for starting a new one although there is one already; "" goes on with the last. A
+    hold-out that cannot end within the budget is not begun: CannotSayError.
     """
     with _alone(job.place):
         _seal(job, now)
         found = job.attempts()
         number = found[-1].number + bool(new_attempt) if found else 1
         current = found[-1] if found and not new_attempt else None
-        missing = current.missing if current else attempts.planned_cells(job.study, job.split, job.cases)
+        missing = current.missing if current else frozenset(attempts.planned_cells(job.study, job.split, job.cases))
         if missing:
-            _measure(job, number, current, missing, now, progress, new_attempt)
+            predicted_ns = predict_ns(job, missing)
+            _check_budget(job, predicted_ns, budget)
+            run = _Run(job, number, current, missing, now, progress, new_attempt, predicted_ns, budget)
+            _measure(run)
             _seal(job, now)
         return job.attempts()[-1]
+
+
+class _Run(NamedTuple):
+    """One call's work: which lines of which attempt, and what the outside gives."""
+
+    job: Job
+    number: int
+    current: Attempt | None
+    missing: frozenset[Cell]
+    now: Now
+    progress: Callable[[Progress], None]
+    reason: str
+    predicted_ns: int | None
+    budget: Budget | None
+
+
+def predict_ns(job: Job, missing: frozenset[Cell]) -> int | None:
+    """Return how long these lines will take from what lines of this dtype took before, None where none did yet."""
+    before = [attempt for split in job.study.splits for attempt in job._replace(split=split).attempts()]
+    cases = {digest: case for split in job.study.splits for digest, case in job.frozen.of(job.dtype, split).items()}
+    predicted_ns = costs.predict_ns(before, cases, missing)
+    return None if predicted_ns is None else round(predicted_ns * _share_measured(job))
+
+
+def _share_measured(job: Job) -> float:
+    """Return which share of the planned lines the stop rule left of the train split, 1 without one."""
+    train = job._replace(split=Split.TRAIN)
+    done = [attempt for attempt in train.attempts() if not attempt.missing]
+    return done[-1].planned / len(attempts.planned_cells(job.study, Split.TRAIN, train.cases)) if done else 1.0
+
+
+def _check_budget(job: Job, predicted_ns: int | None, budget: Budget | None) -> None:
+    if budget is None or job.split is not Split.HOLDOUT:
+        return
+    if predicted_ns is None or predicted_ns > budget.remaining_ns:
+        known = "an unknown time" if predicted_ns is None else f"about {predicted_ns / 1e9:.0f} s"
+        raise CannotSayError(
+            f"{job.dtype} {job.split}: not begun, since it would take {known} and"
+            f" {max(0, budget.remaining_ns) / 1e9:.0f} s are left before the deadline"
+        )
 
 
 def seal(job: Job, now: Now) -> None:
@@ -96,21 +144,14 @@ def table_in_force(place: StudyPlace, split: Split) -> tuple[bytes, lookup.Table
     return data, lines.parse_table(data, str(place.table))
 
 
-def _measure(
-    job: Job,
-    number: int,
-    current: Attempt | None,
-    missing: frozenset[Cell] | set[Cell],
-    now: Now,
-    progress: Callable[[Progress], None],
-    reason: str,
-) -> None:
+def _measure(run: _Run) -> None:
+    job, current = run.job, run.current
     data, table = table_in_force(job.place, job.split)
     entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
     process = WorkerProcess(job.study)
     try:
         prints = process.fingerprint()
-        _check_device(job, prints, current, missing, entries)
+        _check_device(job, prints, current, run.missing, entries)
         before = current.files[-1] if current else None
         header = Session(
             schema=model.SCHEMA,
@@ -118,18 +159,19 @@ def _measure(
             manifest=job.frozen.sha256,
             dtype=job.dtype,
             split=job.split,
-            attempt=number,
+            attempt=run.number,
             session=len(current.files) + 1 if current else 1,
             table=sha256(data),
             entries=entries,
-            started=now(),
-            reason=reason,
+            started=run.now(),
+            reason=run.reason,
+            predicted_ns=run.predicted_ns or 0,
             fingerprint=prints,
             prev=before.sha256 if before else "",
         )
-        path = job.results.session(job.split, number, _next_session(job, number))
+        path = job.results.session(job.split, run.number, _next_session(job, run.number))
         with jsonl.Writer(path, header) as writer:
-            _repeats(job, process, writer, header, table, missing, progress)
+            _repeats(run, process, writer, header, table)
     finally:
         process.stop()
 
@@ -164,27 +206,52 @@ def _check_device(
         )
 
 
-def _repeats(
-    job: Job,
-    process: WorkerProcess,
-    writer: jsonl.Writer,
-    header: Session,
-    table: lookup.Table,
-    missing: frozenset[Cell] | set[Cell],
-    progress: Callable[[Progress], None],
-) -> None:
-    done, fresh = 0, True
-    for repeat in sorted({repeat for _, repeat, _ in missing}):
-        if not fresh:
+def _repeats(run: _Run, process: WorkerProcess, writer: jsonl.Writer, header: Session, table: lookup.Table) -> None:
+    job, missing, budget = run.job, run.missing, run.budget
+    history = _History(job.study, run.current, header.fingerprint.tick_ns)
+    left = set(missing)
+    for number, repeat in enumerate(sorted({repeat for _, repeat, _ in missing})):
+        if number:
             process.start()
-        fresh = False
-        visited = schedule.case_order(job.study.sha256, job.split, repeat, [c for c, r, _ in missing if r == repeat])
-        for digest in dict.fromkeys(visited):
-            for regime in job.study.protocol.regimes:
-                if (digest, repeat, regime) in missing:
-                    writer.append(_line(job, process, header, table, (digest, repeat, regime)))
-                    done += 1
-                    progress(Progress(done, len(missing), job.cases[digest].label))
+        startup = {"startup_ns": process.startup_ns} if job.study.engine != "simulated" else {}
+        for cell in _visits(job, repeat, left):
+            record = _line(job, process, header, table, cell)
+            record = msgspec.structs.replace(record, checks={**record.checks, **startup, **history.look(record)})
+            writer.append(record)
+            startup = {}
+            left.discard(cell)
+            if record.checks.get("look_stop"):
+                left -= {other for other in left if other[0] == cell[0]}
+            run.progress(Progress(len(missing) - len(left), len(missing), job.cases[cell[0]].label))
+            if budget is not None:
+                budget.spend(int(record.checks.get("took_ns", 0)))
+                if budget.remaining_ns <= 0:
+                    return
+
+
+def _visits(job: Job, repeat: int, left: set[Cell]) -> list[Cell]:
+    """Return what is left of a repeat in its order of cases, all regimes of a case together."""
+    own = sorted({case for case, number, _ in left if number == repeat})
+    visited = schedule.case_order(job.study.sha256, job.split, repeat, own)
+    cells = [(case, repeat, regime) for case in visited for regime in job.study.protocol.regimes]
+    return [cell for cell in cells if cell in left]
+
+
+class _History:
+    """The records of an attempt so far, by case, for the looks of the stop rule."""
+
+    def __init__(self, study: Study, current: Attempt | None, tick_ns: int) -> None:
+        self._study, self._tick_ns = study, tick_ns
+        self._records: dict[str, list[Record]] = {}
+        for record in [record for file in (current.files if current else ()) for record in file.records]:
+            self._records.setdefault(record.case, []).append(record)
+
+    def look(self, record: Record) -> dict[str, int]:
+        """Return what a look says once a record is added, nothing where none is due."""
+        own = self._records.setdefault(record.case, [])
+        own.append(record)
+        found = looks.look(self._study.protocol, own, [self._tick_ns] * len(own))
+        return found.checks if found else {}
 
 
 def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table, cell: Cell) -> Record:
@@ -219,7 +286,7 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         legs=measured.legs,
         order=measured.order,
         clock_mhz=measured.clock_mhz,
-        checks=measured.checks,
+        checks={**measured.checks, "took_ns": measured.took_ns} if measured.took_ns else measured.checks,
         error=measured.error,
         prev="",
     )

@@ -1,5 +1,6 @@
 """The commands: each parses, calls one function, prints. Results go to stdout, progress and warnings to stderr."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from studytool.cli.terminal import Command, Group, command, hooks, now
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
+    from studytool.costs import Budget
     from studytool.layout import StudyPlace
     from studytool.model import Study
 
@@ -31,14 +33,22 @@ def main() -> None:
 @main.command()
 @click.option("--out", type=_PATH, default=Path("studytool-demo"), show_default=True, help="Where to work.")
 @click.option("--quick", is_flag=True, help="The small study: half a minute of timing.")
-def demo(out: Path, quick: bool) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(["torch_sdpa", "simulated"]),
+    default="torch_sdpa",
+    show_default=True,
+    help="What to measure: this machine's CPU, or a device whose true times are known.",
+)
+def demo(out: Path, quick: bool, engine: str) -> None:
     """Run the whole path on this machine's own CPU engines, in a folder of its own."""
     from studytool import pipeline
 
+    name = "sim_demo" if engine == "simulated" else "cpu_smoke" if quick else "cpu_sdpa"
     with hooks() as outside:
-        text, sentence, code = pipeline.demo(out, "cpu_smoke" if quick else "cpu_sdpa", outside)
+        text, sentence, code = pipeline.demo(out, name, outside)
     click.echo(f"{text}\n\nReplay: {sentence}.")
-    click.echo(f"Check it again: {command()} replay {out}/studies/{'cpu_smoke' if quick else 'cpu_sdpa'}")
+    click.echo(f"Check it again: {command()} replay {out}/studies/{name}")
     if code == 1:
         click.echo("The demo ran to its end; what does not hold is for you to judge.", err=True)
 
@@ -74,7 +84,11 @@ def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
 )
 @click.option("--attempt", type=click.Choice(["new"]), help="Begin again beside the attempt that is there.")
 @click.option("--reason", default="", help="Why a new attempt is made; it stands in its records.")
-def time_command(study: Path | None, dtype: str, split: str, attempt: str | None, reason: str) -> None:
+@click.option("--deadline", help="Stop in time, such as 45m; a hold-out that cannot end before it is not begun.")
+@click.option("--plan", is_flag=True, help="Say how long it will take; measure nothing.")
+def time_command(
+    study: Path | None, dtype: str, split: str, attempt: str | None, reason: str, deadline: str | None, plan: bool
+) -> None:
     """Time what is missing of a split; stopped at any moment, it goes on where it was."""
     from studytool import pipeline
     from studytool.model import Split
@@ -84,9 +98,13 @@ def time_command(study: Path | None, dtype: str, split: str, attempt: str | None
     if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
         raise click.UsageError("--reason: expected printable text on one line")
     declared, place = _open(study)
+    budget = _budget(declared, deadline)
     for name in _dtypes(declared, dtype):
-        with hooks() as outside:
-            job = pipeline.job_of(declared, place, name, Split(split))
+        job = pipeline.job_of(declared, place, name, Split(split))
+        if plan:
+            click.echo(pipeline.plan(job))
+            continue
+        with hooks(budget) as outside:
             said = pipeline.time(job, outside, reason)
         click.echo(said)
 
@@ -173,13 +191,14 @@ def report(study: Path | None, dtype: str) -> None:
 @main.command()
 @_study
 @_dtype
-def run(study: Path | None, dtype: str) -> None:
+@click.option("--deadline", help="Stop in time, such as 2h; a hold-out that cannot end before it is not begun.")
+def run(study: Path | None, dtype: str, deadline: str | None) -> None:
     """Do every step of a study that is not done yet, from freeze to report."""
     from studytool import pipeline
     from studytool.report import markdown
 
     declared, place = _open(study)
-    with hooks() as outside:
+    with hooks(_budget(declared, deadline)) as outside:
         scores = pipeline.run(declared, place, _dtypes(declared, dtype), outside)
     click.echo(markdown.result_table(scores))
     _judge(scores)
@@ -214,6 +233,21 @@ def _open(path: Path | None) -> "tuple[Study, StudyPlace]":
 
     place = find_study(Path.cwd()) if path is None else place_of(path)
     return pipeline.open_study(place), place
+
+
+def _budget(study: "Study", deadline: str | None) -> "Budget | None":
+    """Return the budget of a deadline such as 45m; a simulated device spends virtual time."""
+    import time
+
+    from studytool.costs import Budget
+
+    if deadline is None:
+        return None
+    match = re.fullmatch(r"(\d{1,6})([smh])", deadline)
+    if match is None:
+        raise StudyError(f"--deadline: found {deadline}; expected a number of s, m or h, such as 45m")
+    seconds = int(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2)]
+    return Budget(seconds * 10**9, None if study.engine == "simulated" else time.monotonic_ns)
 
 
 def _dtypes(study: "Study", asked: str) -> tuple[str, ...]:

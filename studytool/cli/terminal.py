@@ -13,6 +13,7 @@ import click
 from studytool.errors import StudyError
 
 if TYPE_CHECKING:
+    from studytool.costs import Budget
     from studytool.pipeline import Hooks
     from studytool.timing import Progress
 
@@ -59,7 +60,7 @@ def now() -> str:
 
 
 @contextlib.contextmanager
-def hooks() -> "Iterator[Hooks]":
+def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
     """Return hooks whose progress is a bar with ETA on a terminal, and nothing elsewhere."""
     from rich import console, progress
 
@@ -79,4 +80,4 @@ def hooks() -> "Iterator[Hooks]":
         def say(text: str) -> None:
             click.echo(text, err=True)
 
-        yield Hooks(now, advance, say)
+        yield Hooks(now, advance, say, budget)

@@ -1,7 +1,7 @@
 """A device whose true times are declared in study.yaml, on a virtual clock: the same seeds give the same samples.
 
 Costs are integer expressions over a case's fields, faults are comparisons over them, and the numbers of
-`model.SIMULATED_NUMBERS` say what disturbs the device.
+`simulation.SIMULATED_NUMBERS` say what disturbs the device.
 """
 
 import contextlib
@@ -16,8 +16,9 @@ from studytool import expression
 from studytool.digest import rank
 from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Sample, Seeds, leg_plans
 from studytool.engines.world import BACKEND_SIDE, FROST_SIDE, MIB, MS, Cache, World
-from studytool.model import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS, Case, Plan, Status
+from studytool.model import Case, Plan, Status
 from studytool.runtime import key
+from studytool.simulation import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 
 BACKEND = Plan(engine=5, name="eng5_k1=0", knobs={"k1": 0})
 FROST = Plan(engine=20_001, name="simulated_row")
