@@ -22,12 +22,12 @@ from scipy import special
 from studytool import fit, jsonl, measure, model, schedule, stats, studyfile, studyjson, summary
 from studytool.attempts import Attempt
 from studytool.digest import rank
+from studytool.engine_terms import SIMULATED_NUMBERS
 from studytool.engines.base import Bench, Clock, Order, Seeds
 from studytool.engines.simulated import Simulated
 from studytool.grid import expand
 from studytool.metrics import PPM
 from studytool.model import Case, Fingerprint, Record, Session, Split, Status
-from studytool.simulation import SIMULATED_NUMBERS
 
 REPEATS, BLOCKS, MIN_SAMPLE_NS, MARGIN = 5, 16, 150_000, 0.05
 KERNEL_NS, NOISE_PPM = 100_000, 3_000

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from studytool.fit import Fit
+from studytool.fit import Fit, known_ratios
 from studytool.metrics import geomean_ppm, ratio_text
 from studytool.model import Verdict
 
@@ -19,7 +19,7 @@ def explain_rows(found: Fit) -> list[dict[str, object]]:
                 "class": list(outcome.class_key),
                 "cases": len(outcome.judged),
                 **counts,
-                "geomean_ppm": geomean_ppm([item.ratio_ppm for item in outcome.judged]) if outcome.judged else None,
+                "geomean_ppm": geomean_ppm(ratios) if (ratios := known_ratios(outcome.judged)) else None,
                 "rule": rule,
                 "code": outcome.code or None,
                 "detail": line.comment if line else outcome.detail,

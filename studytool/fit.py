@@ -27,7 +27,7 @@ _SETS = ("op", "mask", "heads", "tile")
 
 
 class Judged(NamedTuple):
-    """A case with its verdict and the ratio that decided it (the worst over regimes), in ppm."""
+    """A case with its verdict and its ratio in ppm (the worst over regimes), 0 where there is none."""
 
     case: CaseSummary
     verdict: Verdict
@@ -80,9 +80,9 @@ def judge(summary: Summary, case: CaseSummary, margin_ppm: int, *, exchanged: bo
     too few repeats, a regime missing, or too much noise.
     """
     if case.status in FROST_FAILURES:
-        return Judged(case, Verdict.WIN if exchanged else Verdict.LOSE, 1 if exchanged else 10 * PPM)
+        return Judged(case, Verdict.WIN if exchanged else Verdict.LOSE, 0)
     if case.status is not Status.OK or _too_noisy(summary) or _control_fails(summary, case):
-        return Judged(case, Verdict.INCONCLUSIVE, PPM)
+        return Judged(case, Verdict.INCONCLUSIVE, max((r.ratio_ppm for r in case.regimes.values()), default=0))
     found = [_judge_regime(summary, regime, margin_ppm, exchanged=exchanged) for regime in case.regimes.values()]
     verdict = next(verdict for verdict in _WORST_FIRST if verdict in {v for v, _ in found})
     return Judged(case, verdict, max(ratio for _, ratio in found))
@@ -153,6 +153,11 @@ def _run(summary: Summary, judged: Sequence[Judged], margin_ppm: int, threshold:
     return longest
 
 
+def known_ratios(region: Sequence[Judged]) -> list[int]:
+    """Return the ratios in ppm of the cases that have one: a row that failed has none."""
+    return [item.ratio_ppm for item in region if item.ratio_ppm]
+
+
 def _blocks(item: Judged) -> bool:
     return item.verdict in {Verdict.LOSE, Verdict.INCONCLUSIVE}
 
@@ -163,8 +168,8 @@ def _supported(summary: Summary, region: Sequence[Judged], axis: str, margin_ppm
     if len(wins) < summary.decide.min_support or len(levels) < MIN_LEVELS or 4 * len(wins) < 3 * len(region):
         return False
     # The geometric mean of n ratios r is at most 1/(1+m) when prod(r) * (1+m)^n is at most 1: exact in integers.
-    product = math.prod(item.ratio_ppm for item in region)
-    return bool(product * (PPM + margin_ppm) ** len(region) <= (PPM * PPM) ** len(region))
+    ratios = known_ratios(region)
+    return bool(math.prod(ratios) * (PPM + margin_ppm) ** len(ratios) <= (PPM * PPM) ** len(ratios))
 
 
 def _line(
@@ -189,8 +194,8 @@ def _line(
         [list(class_key), rule, axis, bound, sorted([item.case.digest, item.ratio_ppm] for item in region)]
     )
     comment = (
-        f"win {wins}/{len(region)} worst {ratio_text(max(item.ratio_ppm for item in region))}"
-        f" geomean {ratio_text(geomean_ppm([item.ratio_ppm for item in region]))}"
+        f"win {wins}/{len(region)} worst {ratio_text(max(known_ratios(region), default=0))}"
+        f" geomean {ratio_text(geomean_ppm(known_ratios(region)))}"
         + (f" of {len(judged)}" if len(region) < len(judged) else "")
         + f" ev {evidence[:12]}"
     )
@@ -227,8 +232,8 @@ def _why_not(summary: Summary, judged: Sequence[Judged]) -> tuple[str, str]:
     if _too_noisy(summary):
         band = ratio_text(summary.band_ppm) if summary.band_ppm >= 0 else "unknown"
         return "NOISE", f"A/A band {band}, limit {ratio_text(summary.decide.noise_limit_ppm)}"
-    if wins and loses:
-        return "CONFLICT", _conflict(summary, wins, loses)
+    if wins and (blocking := _blocking(summary, wins, loses)):
+        return "CONFLICT", _conflict(summary, wins, blocking)
     if unclear:
         return "NOISE", f"{unclear[0].case.label}: {_unclear(unclear[0].case)}"
     if wins:
@@ -249,8 +254,7 @@ def _unclear(case: CaseSummary) -> str:
     )
 
 
-def _conflict(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> str:
-    blocking = _blocking(summary, wins, loses)
+def _conflict(summary: Summary, wins: Sequence[Judged], blocking: Sequence[Judged]) -> str:
     best = min(wins, key=lambda item: (item.ratio_ppm, item.case.digest))
     worst = max(blocking, key=lambda item: (item.ratio_ppm, item.case.digest))
     ratios = f"{best.case.label} {ratio_text(best.ratio_ppm)}, {worst.case.label} {ratio_text(worst.ratio_ppm)}"
@@ -261,13 +265,13 @@ def _conflict(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged])
 
 
 def _blocking(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> list[Judged]:
-    """Return the losing cases that no threshold can leave out: those among the sizes that win; else all."""
+    """Return the losing cases among the sizes that win, of the first threshold; none where one leaves them all out."""
+    found: list[list[Judged]] = []
     for axis, direction in summary.decide.thresholds:
         sizes = [key.axis_value(item.case.fields, axis) for item in wins]
         low, high = (min(sizes), math.inf) if direction == "from" else (0, max(sizes))
-        if among := [item for item in loses if low <= key.axis_value(item.case.fields, axis) <= high]:
-            return among
-    return list(loses)
+        found.append([item for item in loses if low <= key.axis_value(item.case.fields, axis) <= high])
+    return [] if not all(found) else found[0] if found else list(loses)
 
 
 def _separating(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> list[str]:

@@ -32,7 +32,7 @@ def repeats(files: Iterable[SessionFile]) -> pd.DataFrame:
 
 def _columns() -> list[str]:
     columns = ["case", "repeat", "regime", "status", "error", "lookup", "host_bound", "steady"]
-    columns += [f"{leg}_{what}" for leg in LEGS for what in ("ns", "host_ns", "plan")]
+    columns += [f"{leg}_{what}" for leg in LEGS for what in ("ns", "host_ns", "plan", "name")]
     columns += list(Health._fields)
     return columns + [f"{what}_{a}_{b}" for a, b in PAIRS for what in ("ln", "alias")]
 
@@ -52,6 +52,7 @@ def _row(record: Record, tick_ns: int) -> dict[str, object]:
     for name in LEGS:
         leg = record.legs.get(name)
         row[f"{name}_plan"] = leg.plan.identity if leg and leg.plan else ""
+        row[f"{name}_name"] = leg.plan.name if leg and leg.plan else ""
         if leg and leg.ns:
             times[name] = stats.per_launch_ns(leg.ns, leg.inner)
             row[f"{name}_ns"] = float(np.median(times[name]))

@@ -170,6 +170,10 @@ def insert(table: Text, lines: Text, where: str) -> Text:
     return Text({**table.rows, **lines.rows}, {**table.entries, **lines.entries})
 
 
+NO_ENTRIES = sha256(b"")
+"""The `entries_digest` of a table without entries of a row and dtype."""
+
+
 def entries_digest(table: Text, row: str, dtype: str) -> str:
     """Return the digest of the entry lines of one row and dtype: what a dtype's hold-out judges."""
     features = table.rows.get(row, ())

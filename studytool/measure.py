@@ -205,7 +205,7 @@ def _sample(bench: Bench, clock: Clock, leg: str, regime: str, inner: int) -> Sa
 
 
 class _Warm(NamedTuple):
-    """How the warm-up ended: time of one launch per leg, and by how much the legs still changed at its end."""
+    """How the warm-up ended: time of one launch per leg, and by how much legs that never agreed still changed."""
 
     launch_ns: dict[str, float]
     rounds: int
@@ -225,17 +225,21 @@ def _warm_up(bench: Bench, clock: Clock, regime: str) -> _Warm:
         recent = [values[-STEADY_COUNT:] for values in seen.values()]
         steady = all(max(values) - min(values) <= STEADY_SPREAD * min(values) for values in recent)
     launch_ns = {leg: float(np.median(values[-STEADY_COUNT:])) for leg, values in seen.items()}
-    return _Warm(launch_ns, len(seen["auto"]), steady, max((_trend_ppm(v) for v in seen.values()), key=abs))
+    trend_ppm = 0 if steady else max(_trends_ppm(list(seen.values())), key=abs)
+    return _Warm(launch_ns, len(seen["auto"]), steady, trend_ppm)
 
 
-def _trend_ppm(values: list[int]) -> int:
-    """Return by how much the median of the last five samples differs from that of the five before, in ppm."""
-    if len(values) < 2 * STEADY_COUNT:
-        return 0
-    before, last = (
-        float(np.median(part)) for part in (values[-2 * STEADY_COUNT : -STEADY_COUNT], values[-STEADY_COUNT:])
-    )
-    return round((last / before - 1) * PPM)
+def _trends_ppm(legs: list[list[int]]) -> list[int]:
+    """Return per leg by how much its share of a round changed from the five rounds before the last five to those.
+
+    What slows all legs alike, such as a clock that drifts, is no trend: it falls out of a ratio.
+    """
+    rounds = np.log(np.array(legs, dtype=np.float64))
+    if rounds.shape[1] < 2 * STEADY_COUNT:
+        return [0]
+    shares = rounds - rounds.mean(axis=0)
+    before = np.median(shares[:, -2 * STEADY_COUNT : -STEADY_COUNT], axis=1)
+    return [round(math.expm1(change) * PPM) for change in np.median(shares[:, -STEADY_COUNT:], axis=1) - before]
 
 
 def _calibrate(

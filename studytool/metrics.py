@@ -11,6 +11,7 @@ METRICS: dict[str, str] = {
     "cases": "count",
     "cases_timed": "count",
     "inconclusive": "count",
+    "reached": "count",
     "regret_default_geomean": "ratio",
     "regret_default_max": "ratio",
     "regret_auto_geomean": "ratio",
@@ -52,7 +53,7 @@ def condition_text(condition: Condition) -> str:
 def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
     """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product."""
     product, count = math.prod(ratios_ppm), len(ratios_ppm)
-    low, high = 0, max(ratios_ppm)
+    low, high = 0, max(ratios_ppm, default=0)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if middle**count <= product else (low, middle - 1)

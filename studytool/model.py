@@ -18,7 +18,6 @@ MASKS = ("none", "tl", "br")
 ENGINES = ("torch_sdpa", "simulated")
 BASES = ("library", "backend")
 REGIMES = ("eager-warm", "eager-cold", "replay-warm", "replay-cold")
-ENGINE_REGIMES = {"torch_sdpa": REGIMES[:2], "simulated": REGIMES}
 """How a block can be launched: eagerly or by replaying a graph, with the caches warm or flushed."""
 
 DISTRIBUTIONS = ("normal", "uniform")

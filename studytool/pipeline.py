@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import studytool
 from studytool import apply, costs, freeze, ledger, lines, replay, results, studyfile, timing
-from studytool.attempts import Job, planned_cells
+from studytool.attempts import Attempt, Job, planned_cells
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
@@ -64,6 +64,8 @@ def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
         return f"{job.dtype} {job.split}: no cases"
     name = f"{job.dtype} {job.split}"
     _check_records(job)
+    if not new_attempt:
+        _check_entries(job)
     attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt, hooks.budget)
     if attempt.missing:
         raise CannotSayError(
@@ -71,7 +73,14 @@ def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
         )
     if job.split is Split.TRAIN:
         write_atomic(job.results.study_json, results.train(job).data)
-    return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines"
+    return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines{_not_ok(attempt)}"
+
+
+def _not_ok(attempt: Attempt) -> str:
+    """Return how many lines did not end ok, by status, as the end of a sentence."""
+    statuses = [str(record.status) for file in attempt.files for record in file.records if record.status != "ok"]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
+    return f" ({counts})" if counts else ""
 
 
 def plan(job: Job) -> str:
@@ -93,6 +102,20 @@ def plan(job: Job) -> str:
     )
 
 
+def _check_entries(job: Job) -> None:
+    """Raise where a complete hold-out was timed with other entries than the table has now: it says nothing of them."""
+    found = job.attempts() if job.split is Split.HOLDOUT else []
+    if not found or found[-1].missing:
+        return
+    data, _ = timing.table_in_force(job.place, job.split)
+    entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
+    if found[-1].files[0].session.entries != entries:
+        raise CannotSayError(
+            f"{job.dtype} holdout attempt {found[-1].number} was timed with other entries than the table has now;"
+            " time it again with --split holdout --attempt new --reason ..."
+        )
+
+
 def _check_records(job: Job) -> None:
     """Raise for records that do not belong together, before the ledger, which only grows, is told of them."""
     for split in job.study.splits:
@@ -110,6 +133,8 @@ def generate(job: Job) -> str:
 def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
     """Put lines into a table; the ledgers are told when the table is that of a study."""
     folder = Path(os.path.normpath(table_path.absolute())).parent
+    if not folder.is_dir():
+        raise TableError(f"{table_path}: its folder is not there; expected the folder of a study or of a library")
     if table_path.name != "table.py" or not (folder / "study.yaml").is_file() or folder.parent.name != "studies":
         return apply.apply(lines_path, table_path, None, now())
     place = StudyPlace(folder.parent.parent, folder.name)
@@ -126,6 +151,7 @@ def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
 def score(job: Job, now: Now) -> dict[str, Any]:
     """Write score.json, which is a per-case look at the hold-out that the ledger notes, and return it."""
     _check_records(job)
+    _check_entries(job)
     timing.seal(job, now)
     scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
     data = results.score_bytes(scored)
@@ -142,6 +168,7 @@ def report(job: Job) -> str:
     scored = results.score_of(job, found)
     if not job.results.score.exists():
         raise CannotSayError(f"{job.results.score}: not there; run `studytool score`")
+    _check_entries(job)
     if read_bytes(job.results.score) != results.score_bytes(scored):
         raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
     text = results.report_of(job, found, scored, ledger.read(job.results.ledger))
@@ -157,6 +184,8 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
     for job in jobs:
         hooks.say(time(job, hooks))
     for job in jobs:
+        if _applied(job):
+            continue
         generate(job)
         changed = apply_lines(job.results.lines, place.table, hooks.now)
         hooks.say(f"{job.dtype} lines: {len(changed.added)} added, {len(changed.replaced)} replaced or removed")
@@ -168,6 +197,16 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
         scores.append(score(job._replace(split=Split.HOLDOUT), hooks.now))
         report(job._replace(split=Split.HOLDOUT))
     return scores
+
+
+def _applied(job: Job) -> bool:
+    """Return whether lines that this study.json gave were applied, with whatever margin they were made."""
+    path, events = job.results.lines, ledger.read(job.results.ledger)
+    own = [event for event in events if event.event == "apply" and event.body["dtype"] == job.dtype]
+    if not own or not path.is_file() or sha256(read_bytes(path)) != own[-1].body["lines"]:
+        return False
+    header, _ = lines.read_lines(read_bytes(path), str(path))
+    return header.study_json == sha256(read_bytes(job.results.study_json))
 
 
 def bundled_study(name: str) -> Path:

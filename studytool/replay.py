@@ -77,5 +77,10 @@ def _dtype_checks(job: Job) -> Iterator[Check]:
         yield Check(job.dtype, "ledger", FAIL, str(error))
         return
     found = checks.Found(job, events)
-    for name, check in checks.CHECKS:
-        yield _guarded(job.dtype, name, partial(check, found))
+    said: set[str] = set()
+    for name, run in checks.CHECKS:
+        check = _guarded(job.dtype, name, partial(run, found))
+        if check.state == FAIL and check.figure in said:
+            check = check._replace(state=UNSAID, figure="not before what fails above is mended")
+        said.add(check.figure)
+        yield check

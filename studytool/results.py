@@ -63,6 +63,7 @@ def score_of(job: Job, found: Train) -> dict[str, Any]:
         routing=routing,
         routing_cases=routing_job.cases,
         unscored=unscored,
+        has_entries=holdout.files[0].session.entries != lines.NO_ENTRIES,
     )
     return score.score(inputs)
 

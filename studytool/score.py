@@ -35,6 +35,7 @@ class Inputs(NamedTuple):
     routing: Attempt | None
     routing_cases: Mapping[str, Case]
     unscored: Sequence[tuple[Split, Attempt]]
+    has_entries: bool
 
 
 class _Timed(NamedTuple):
@@ -80,7 +81,7 @@ def score(inputs: Inputs) -> Json:
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": gate.verdict(checked) if band is not None and math.expm1(band) <= limit else "CANNOT SAY",
+        "verdict": _verdict(checked, timed, band is not None and math.expm1(band) <= limit, inputs),
         "regimes": _regimes(inputs, timed, band),
         "health": _health(table),
         "coverage": _coverage(inputs, table),
@@ -146,6 +147,7 @@ def _metrics(
         "cases": len(inputs.holdout_cases),
         "cases_timed": len({item.digest for item in timed}),
         "inconclusive": len({item.digest for item in timed if item.entry["code"]}),
+        "reached": len({item.digest for item in timed if item.entry["lookup"] is not None}),
         "routing_changed": sum(row["auto"] != row["default"] or row["status"] != Status.OK for row in routing),
         "band": None if band is None else stats.ppm(band) - PPM,
     }
@@ -218,6 +220,12 @@ def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
     return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
 
 
+def _verdict(checked: Sequence[gate.Checked], timed: Sequence[_Timed], control_holds: bool, inputs: Inputs) -> str:
+    """Return what the gate says, CANNOT SAY where the control fails or no case reaches any of the entries."""
+    reached = any(item.entry["lookup"] is not None for item in timed)
+    return gate.verdict(checked) if control_holds and (reached or not inputs.has_entries) else "CANNOT SAY"
+
+
 def _health(table: pd.DataFrame) -> Json:
     """Return what disturbed the hold-out: the carry-over with its interval, and the largest of the other effects."""
     timed = table[table["drift"].notna()]
@@ -281,6 +289,8 @@ def _routing(inputs: Inputs) -> list[Json]:
             "lookup": row["lookup"],
             "auto": row["auto_plan"],
             "default": row["default_plan"],
+            "auto_name": row["auto_name"],
+            "default_name": row["default_name"],
             "status": row["status"],
             "error": row["error"],
         }

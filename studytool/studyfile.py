@@ -6,13 +6,20 @@ from pathlib import Path
 
 from studytool import expression, model
 from studytool.digest import sha256
+from studytool.engine_terms import (
+    ENGINE_DTYPES,
+    ENGINE_REGIMES,
+    ENGINE_ROWS,
+    SIMULATED_COSTS,
+    SIMULATED_FAULTS,
+    SIMULATED_NUMBERS,
+)
 from studytool.errors import StudyFileError
 from studytool.files import read_bytes
 from studytool.looks import FIRST_LOOK
 from studytool.metrics import METRICS, PPM, Condition
 from studytool.model import Decide, Grid, Protocol, Split, SplitSpec, Study, Threshold
 from studytool.runtime import key
-from studytool.simulation import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 from studytool.yamlnode import Mapping, Node, decimal_ppm, load
 
 _NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -37,7 +44,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         raise top.need("name", lambda node: node).error(f"found {name}; expected the folder's name, {folder}")
     engine = top.need("engine", lambda node: node.choice(model.ENGINES))
     ops = top.need("op", lambda node: _choices(node, model.OPS))
-    dtypes = top.need("dtypes", lambda node: _choices(node, model.DTYPES))
+    dtypes = top.need("dtypes", lambda node: _choices(node, ENGINE_DTYPES[engine]))
     class_key = top.need("class_key", _class_key)
     cc, board = top.take("device", _device, ("host", "any"))
     study = Study(
@@ -46,7 +53,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         name=name,
         engine=engine,
         question=top.need("question", lambda node: node.text()).strip(),
-        row=top.need("row", lambda node: node.text(_NAME, "lower-case letters, digits and _")),
+        row=top.need("row", lambda node: _row(node, ENGINE_ROWS.get(engine, ()))),
         base=top.need("base", lambda node: node.choice(model.BASES)),
         cc=cc,
         board=board,
@@ -55,7 +62,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         class_key=class_key,
         guards=top.take("guards", lambda node: _choices(node, key.PREDICATES), ()),
         splits=top.need("splits", lambda node: _splits(node, {"op": ops, "dtype": dtypes})),
-        protocol=top.take("protocol", lambda node: _protocol(node, model.ENGINE_REGIMES[engine]), Protocol()),
+        protocol=top.take("protocol", lambda node: _protocol(node, ENGINE_REGIMES[engine]), Protocol()),
         decide=top.take("decide", _decide, Decide()),
         gate=top.need("gate", lambda node: tuple(_condition(item) for item in node.items())),
         simulated=top.take("simulated", _simulated, {}),
@@ -64,6 +71,10 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         raise top.node.error(f"engine {engine} and simulated; expected both or neither to be simulated")
     top.done()
     return study
+
+
+def _row(node: Node, rows: tuple[str, ...]) -> str:
+    return node.choice(rows) if rows else node.text(_NAME, "lower-case letters, digits and _")
 
 
 def _choices(node: Node, allowed: tuple[str, ...]) -> tuple[str, ...]:

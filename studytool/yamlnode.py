@@ -138,8 +138,8 @@ class Mapping:
         """Return a member as `parse` reads it; an error when it is not there."""
         self._asked.add(name)
         if name not in self._members:
-            near = _near(name, self.names).replace("did you mean", "is it")
-            raise self.node.error(f"key {name} is missing{near}")
+            near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.8)
+            raise self.node.error(f"key {name} is missing{f'; is it {near[0]}?' if near else ''}")
         return parse(self._members[name][1])
 
     def done(self) -> None:

@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"errors", "runtime"},
     {"files", "digest", "expression", "metrics"},
     {"model"},
-    {"simulation"},
+    {"engine_terms"},
     {"layout", "grid", "schedule", "jsonl", "ledger", "stats", "lines", "studyjson", "yamlnode", "gate"},
     {"noise", "looks"},
     {"studyfile", "engines", "fit", "apply", "freeze", "frame"},
@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
 HEAVY = {
-    "torch": {"engines/torch_sdpa.py"},
+    "torch": {"engines/torch_inputs.py", "engines/torch_sdpa.py"},
     "pandas": {"frame.py", "summary.py", "score.py"},
     "scipy": {"stats.py"},
     "click": {"cli/__init__.py", "cli/terminal.py"},

@@ -144,6 +144,8 @@ def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, chec
         click.echo(explain.explain_json(fitted).decode(), nl=False)
     else:
         click.echo(fitted.text if mode == "emit" else explain.explain_text(fitted), nl=False)
+        if mode == "emit" and not any(outcome.line for outcome in fitted.outcomes):
+            click.echo("no class gets an entry; --explain says why", err=True)
 
 
 @main.command()

@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from studytool.costs import Budget
     from studytool.pipeline import Hooks
     from studytool.timing import Progress
+
+
+QUIET_S = 30
+"""Off a terminal, progress is a line as often as this."""
 
 
 class OneLine:
@@ -61,7 +66,7 @@ def now() -> str:
 
 @contextlib.contextmanager
 def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
-    """Return hooks whose progress is a bar with ETA on a terminal, and nothing elsewhere."""
+    """Return hooks whose progress is a bar with ETA on a terminal, and now and then a line elsewhere."""
     from rich import console, progress
 
     from studytool.pipeline import Hooks
@@ -72,7 +77,12 @@ def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
     with progress.Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         tasks: dict[str, progress.TaskID] = {}
 
+        told = {"at": time.monotonic()}
+
         def advance(name: str, step: "Progress") -> None:
+            if bar.disable and time.monotonic() - told["at"] >= QUIET_S:
+                told["at"] = time.monotonic()
+                click.echo(f"{name}: {step.done} of {step.total} lines, {step.label}", err=True)
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=step.total, label="")
             bar.update(tasks[name], completed=step.done, total=step.total, label=step.label)

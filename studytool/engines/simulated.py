@@ -1,7 +1,7 @@
 """A device whose true times are declared in study.yaml, on a virtual clock: the same seeds give the same samples.
 
 Costs are integer expressions over a case's fields, faults are comparisons over them, and the numbers of
-`simulation.SIMULATED_NUMBERS` say what disturbs the device.
+`engine_terms.SIMULATED_NUMBERS` say what disturbs the device.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ import numpy as np
 
 from studytool import expression
 from studytool.digest import rank
+from studytool.engine_terms import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Sample, Seeds, leg_plans
 from studytool.engines.world import BACKEND_SIDE, FROST_SIDE, MIB, MS, Cache, World
 from studytool.model import Case, Plan, Status
 from studytool.runtime import key
-from studytool.simulation import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 
 BACKEND = Plan(engine=5, name="eng5_k1=0", knobs={"k1": 0})
 FROST = Plan(engine=20_001, name="simulated_row")

@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Seeds, leg_plans
+from studytool.engines.torch_inputs import DTYPES, draw, generator_of, inputs_of, visible_keys
 from studytool.model import LEGS, Case, Plan, Status
 
 FLASH = Plan(engine=1, name="FLASH_ATTENTION")
 MATH = Plan(engine=0, name="MATH")
 _BACKENDS = {FLASH.identity: SDPBackend.FLASH_ATTENTION, MATH.identity: SDPBackend.MATH}
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _REFERENCE_LIMIT = 1 << 22
 """Cases with at most this many attention scores are compared with a float64 reference."""
 
@@ -69,7 +69,7 @@ class TorchSdpa:
         """Return the case made ready; PlanError REFUSED where neither takes it, DECLINED for a feature unknown."""
         unknown = [name for name in ("padding", "stats", "sink", "deterministic") if getattr(case, name)]
         unknown += [case.layout] if case.layout in {"thd", "paged"} else []
-        unknown += [case.dtype] if case.dtype not in _DTYPES else []
+        unknown += [case.dtype] if case.dtype not in DTYPES else []
         if unknown:
             raise PlanError(Status.DECLINED, f"torch's SDPA has no {unknown[0]}")
         return _TorchBench(case, order, seeds.case, distribution)
@@ -80,10 +80,10 @@ class _TorchBench:
 
     def __init__(self, case: Case, order: Order, seed: int, distribution: str) -> None:
         self._case = case
-        tensors, self._kwargs = _inputs(case, seed, distribution)
+        tensors, self._kwargs = inputs_of(case, seed, distribution)
         self._qkv, self._inputs = (tensors[0], tensors[1], tensors[2]), tensors
-        self._grad_output = _draw(
-            (case.b, case.h_q, case.s_q, case.d_v), case.dtype, _generator(seed + 1), distribution
+        self._grad_output = draw(
+            (case.b, case.h_q, case.s_q, case.d_v), case.dtype, generator_of(seed + 1), distribution
         )
         self._result: tuple[torch.Tensor, ...] = ()
         self._saved: dict[str, torch.Tensor] = {}
@@ -155,7 +155,7 @@ class _TorchBench:
         groups = case.h_q // case.h_kv
         keys, values = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
         scores = q @ keys.transpose(-1, -2) * case.d_qk**-0.5
-        mask = _visible(case)
+        mask = visible_keys(case)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         extra = self._kwargs["attn_mask"]
@@ -244,58 +244,3 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def _draw(shape: tuple[int, ...], dtype: str, generator: torch.Generator, distribution: str) -> torch.Tensor:
-    if distribution == "normal":
-        return torch.randn(shape, generator=generator).to(_DTYPES[dtype])
-    return (torch.rand(shape, generator=generator) * 2 - 1).to(_DTYPES[dtype])
-
-
-def _inputs(case: Case, seed: int, distribution: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-    """Return q, k, v (and a learned bias), and the keyword arguments of the call."""
-    generator = _generator(seed)
-    shapes = [
-        (case.b, case.h_q, case.s_q, case.d_qk),
-        (case.b, case.h_kv, case.s_kv, case.d_qk),
-        (case.b, case.h_kv, case.s_kv, case.d_v),
-    ]
-    tensors = [_draw(shape, case.dtype, generator, distribution) for shape in shapes]
-    if case.layout == "strided":
-        tensors = [tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for tensor in tensors]
-    causal_flag = case.mask == "tl" and not case.window
-    mask = None if causal_flag else _visible(case)
-    if case.bias == "bool":
-        extra = torch.rand((case.s_q, case.s_kv), generator=generator) < 0.9
-        extra[:, 0] = True
-        mask = extra if mask is None else mask & extra
-    needs_grad = case.op != "sdpa_fwd"
-    if case.bias == "learned":
-        bias = _draw((1, case.h_q, case.s_q, case.s_kv), case.dtype, generator, distribution)
-        if mask is not None:
-            bias = bias.masked_fill(~mask, float("-inf"))
-        mask = bias
-        tensors += [bias] if needs_grad else []
-    if needs_grad:
-        tensors = [tensor.requires_grad_() for tensor in tensors]
-    return tuple(tensors), {
-        "attn_mask": mask,
-        "dropout_p": case.dropout_pct / 100,
-        "is_causal": causal_flag,
-        "scale": case.d_qk**-0.5,
-        "enable_gqa": case.h_q != case.h_kv and case.layout != "broadcast",
-    }
-
-
-def _visible(case: Case) -> torch.Tensor | None:
-    """Return which key each query sees, [s_q, s_kv] of bool, None where it sees all."""
-    if case.mask == "none":
-        return None
-    last = torch.arange(case.s_q)[:, None] + (case.s_kv - case.s_q if case.mask == "br" else 0)
-    keys = torch.arange(case.s_kv)[None, :]
-    seen = keys <= last
-    return seen & (keys > last - case.window) if case.window else seen

@@ -1,6 +1,12 @@
-"""What a study may declare of a simulated device: what things cost, what goes wrong, what disturbs."""
+"""What study.yaml may ask of each engine, and declare of a simulated device."""
 
-from studytool.model import Status
+from studytool.model import DTYPES, REGIMES, Status
+
+ENGINE_ROWS: dict[str, tuple[str, ...]] = {"torch_sdpa": ("torch_sdpa_math",)}
+ENGINE_DTYPES = {"torch_sdpa": DTYPES[:3], "simulated": DTYPES}
+"""The rows that an engine can lift (any name where there are none) and the dtypes that it knows."""
+
+ENGINE_REGIMES = {"torch_sdpa": REGIMES[:2], "simulated": REGIMES}
 
 SIMULATED_COSTS = ("backend_ns", "frost_ns")
 SIMULATED_FAULTS = (
