@@ -8,6 +8,7 @@ import msgspec
 
 import studytool
 from studytool import model
+from studytool.decode import decode
 from studytool.digest import pretty, sha256
 from studytool.errors import FrozenError
 from studytool.files import read_bytes, sync_folder, write_atomic
@@ -130,11 +131,9 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
         return None, [f"{shown}: not there; expected `studytool freeze` to have been run"]
     data = read_bytes(place.manifest, FrozenError)
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return None, [f"{shown}:1: not a manifest: {error}"]
-    if manifest.schema != model.SCHEMA:
-        return None, [f"{shown}:1: schema {manifest.schema}; this version reads {model.SCHEMA}"]
+        manifest = decode(data, Manifest, f"{shown}:1", "manifest", FrozenError)
+    except FrozenError as error:
+        return None, [str(error)]
     problems = []
     if manifest.study_sha256 != study.sha256:
         problems.append(f"{study.path}: changed since it was frozen ({shown})")
@@ -178,12 +177,7 @@ def _check_disjoint(study: Study, cases: Cases) -> None:
 def _check_excluded(cases: Cases, path: Path) -> Exclusion:
     """Return the exclusion of one manifest after checking its files and that no case of it is in the hold-out."""
     data = read_bytes(path, FrozenError)
-    try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrozenError(f"{path}: not a manifest: {error}") from None
-    if manifest.schema != model.SCHEMA:
-        raise FrozenError(f"{path}: schema {manifest.schema}; this version reads {model.SCHEMA}")
+    manifest = decode(data, Manifest, str(path), "manifest", FrozenError)
     for name, hashed in sorted(manifest.files.items()):
         if not name.endswith(".jsonl"):
             continue

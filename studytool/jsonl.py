@@ -12,6 +12,7 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 
 from studytool import model
+from studytool.decode import decode
 from studytool.digest import canonical, sha256
 from studytool.errors import RecordError
 from studytool.files import read_bytes, sync_folder
@@ -114,13 +115,7 @@ def _broken_link(name: str, lines: list[bytes], number: int) -> str:
 def _decode(line: bytes, kind: type[_T], where: str) -> _T:
     if len(line) > MAX_LINE:
         raise RecordError(f"{where}: {len(line)} bytes; expected at most {MAX_LINE}")
-    try:
-        value = msgspec.json.decode(line, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{where}: not a {kind.__name__.lower()}: {error}") from None
-    if value.schema != model.SCHEMA:
-        raise RecordError(f"{where}: schema {value.schema}; this version reads {model.SCHEMA}")
-    return value
+    return decode(line, kind, where, kind.__name__.lower(), RecordError)
 
 
 def record_problem(record: Record, session: Session) -> str | None:

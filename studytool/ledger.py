@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from studytool import model
+from studytool.decode import decode
 from studytool.digest import canonical, digest, sha256
 from studytool.errors import LedgerError
 from studytool.files import read_bytes, sync_folder
@@ -53,12 +54,7 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
     events: list[Event] = []
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         where = f"{name}:{number}"
-        try:
-            event = msgspec.json.decode(line, type=Event)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise LedgerError(f"{where}: not an event: {error}") from None
-        if event.schema != model.SCHEMA:
-            raise LedgerError(f"{where}: schema {event.schema}; this version reads {model.SCHEMA}")
+        event = decode(line, Event, where, "event", LedgerError)
         if problem := _body_problem(event):
             raise LedgerError(f"{where}: {problem}")
         if line != _line(event) or event.own != _own(event):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from studytool import model
+from studytool.decode import decode
 from studytool.digest import canonical, sha256
 from studytool.errors import TableError
 from studytool.runtime import key as runtime_key
@@ -116,12 +116,7 @@ def read_lines(data: bytes, where: str) -> tuple[Header, Text]:
     first, _, rest = text.partition("\n")
     if not first.startswith(_MARK):
         raise TableError(f"{where}:1: expected `{_MARK.strip()}` and its header; was it made by gen.py --emit?")
-    try:
-        header = msgspec.json.decode(first.removeprefix(_MARK), type=Header)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise TableError(f"{where}:1: not a header: {error}") from None
-    if header.schema != model.SCHEMA:
-        raise TableError(f"{where}:1: schema {header.schema}; this version reads {model.SCHEMA}")
+    header = decode(first.removeprefix(_MARK), Header, f"{where}:1", "header", TableError)
     if not all(feature in runtime_key.FEATURES for feature in header.features):
         raise TableError(f"{where}:1: features {', '.join(header.features)}; expected names of features")
     # What stands before the entries goes in one line, as the header does, so that a line's number is that of the file.

@@ -3,6 +3,7 @@
 import msgspec
 
 from studytool import model
+from studytool.decode import decode as decode_json
 from studytool.digest import pretty
 from studytool.errors import SummaryError
 from studytool.model import LEGS, Decide, Status
@@ -67,12 +68,7 @@ def encode(summary: Summary) -> bytes:
 
 def decode(data: bytes, where: str) -> Summary:
     """Return the summary in a file's bytes; SummaryError, one line, for anything else."""
-    try:
-        summary = msgspec.json.decode(data, type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SummaryError(f"{where}: not a study.json: {error}") from None
-    if summary.schema != model.SCHEMA:
-        raise SummaryError(f"{where}: schema {summary.schema}; this version reads {model.SCHEMA}")
+    summary = decode_json(data, Summary, where, "study.json", SummaryError)
     if problem := _problem(summary):
         raise SummaryError(f"{where}: {problem}")
     return summary

@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"errors", "runtime"},
     {"files", "digest", "expression", "metrics"},
     {"model"},
-    {"engine_terms"},
+    {"engine_terms", "decode"},
     {"layout", "grid", "schedule", "jsonl", "ledger", "stats", "lines", "studyjson", "yamlnode", "gate"},
     {"noise", "looks"},
     {"studyfile", "engines", "fit", "apply", "freeze", "frame"},
