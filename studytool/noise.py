@@ -46,7 +46,7 @@ def health(record: Record, tick_ns: int) -> Health:
     carry, position = _order_effects(times, record.order)
     probe = record.checks.get("flush_probe_ppm")
     return Health(
-        drift=_slope(ratio) * (len(ratio) - 1),
+        drift=_drift(ratio),
         carry=carry,
         position=position,
         lag1=_lag1(ratio),
@@ -56,9 +56,13 @@ def health(record: Record, tick_ns: int) -> Health:
     )
 
 
-def _slope(values: NDArray[np.float64]) -> float:
-    steps = np.arange(len(values)) - (len(values) - 1) / 2
-    return float((steps * (values - values.mean())).sum() / (steps**2).sum())
+def _drift(values: NDArray[np.float64]) -> float:
+    """Return the change from the first to the last value of a straight drift, from the medians of the two halves.
+
+    Medians, since a few samples that were interrupted would tilt a fitted line.
+    """
+    half = len(values) // 2
+    return 2 * float(np.median(values[half:]) - np.median(values[:half]))
 
 
 def _lag1(values: NDArray[np.float64]) -> float:
@@ -92,7 +96,7 @@ def case_code(found: Sequence[Health], control: Sequence[float], noise_limit: fl
     limit = math.log1p(noise_limit)
     if min(item.ticks for item in found) < MIN_TICKS:
         return "TICK"
-    if any(abs(item.trend) > noise_limit for item in found):
+    if beyond(interval([item.trend for item in found]), noise_limit):
         return "UNSTEADY"
     if any(abs(value) > limit for value in control) or any(item.probe < MIN_PROBE_PPM / PPM for item in found):
         return "CONTROL"
@@ -100,8 +104,8 @@ def case_code(found: Sequence[Health], control: Sequence[float], noise_limit: fl
 
 
 def beyond(effect: Interval, limit: float) -> bool:
-    """Return whether an effect is larger than the limit, and not by chance."""
-    return abs(effect.center) > limit and (effect.low > 0 or effect.high < 0)
+    """Return whether an effect is larger than the limit with its whole interval, so not by chance."""
+    return effect.low > limit or effect.high < -limit
 
 
 def carry_over(found: Sequence[Sequence[Health]]) -> Interval | None:

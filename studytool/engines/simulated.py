@@ -126,7 +126,7 @@ class SimulatedBench:
         self.plans = leg_plans(order, [*backend, *frost], backend, frost)
         jit = int(device.numbers["jit_ms"] * MS)
         self.build_ns = {leg: 1_000_000 + (jit if plan == FROST else 0) for leg, plan in self.plans.items()}
-        self._sides = {leg: FROST_SIDE if plan == FROST else BACKEND_SIDE for leg, plan in self.plans.items()}
+        self._sides = {leg: FROST_SIDE if plan == FROST else BACKEND_SIDE for leg, plan in self.plans.items() if plan}
         self._tensors = _tensor_bytes(case)
         self._calls = 0
         device.now_ns += sum(self.build_ns[leg] for leg in ("backend", "frost") if self.plans[leg])
