@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from studytool import fingerprint, jsonl, looks
+from studytool import fingerprint, jsonl, looks, schedule
 from studytool.errors import RecordError
 from studytool.freeze import Frozen
 from studytool.jsonl import SessionFile
@@ -50,8 +50,12 @@ class Job(NamedTuple):
         return self.frozen.of(self.dtype, self.split)
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts made so far."""
-        return load(self.study, self.results, self.place.root, self.split, self.cases)
+        """Return the attempts made so far; RecordError for a session of other frozen cases or another dtype."""
+        found = load(self.study, self.results, self.place.root, self.split, self.cases)
+        for file in (file for attempt in found for file in attempt.files):
+            if (file.session.manifest, file.session.dtype) != (self.frozen.sha256, self.dtype):
+                raise RecordError(f"{self.place.shown(file.path)}:1: timed for other frozen cases or another dtype")
+        return found
 
 
 def planned_cells(study: Study, split: Split, cases: Mapping[str, Case]) -> set[Cell]:
@@ -100,6 +104,8 @@ def _seen(
             if record.class_key != expected:
                 raise RecordError(f"{where}: class {record.class_key}; expected {expected}")
             seen.add(cell)
+            if record.order and record.order != schedule.block_orders(study.sha256, *cell, study.protocol.blocks):
+                raise RecordError(f"{where}: {case.label}: not the block orders of this study, case and repeat")
     return seen
 
 

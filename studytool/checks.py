@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from studytool import digest, gate, jsonl, ledger, lines, results
+from studytool import digest, fingerprint, gate, jsonl, ledger, lines, results
 from studytool.attempts import Attempt, Job
 from studytool.errors import CannotSayError, RecordError, StudyError
 from studytool.files import read_bytes
 from studytool.freeze import first_difference
 from studytool.layout import StudyPlace
 from studytool.ledger import Event
-from studytool.metrics import condition_text, metric_text
+from studytool.metrics import condition_text, metric_text, ratio_text
 from studytool.model import Record, Split, Status
 from studytool.results import Train
 from studytool.runtime import lookup
@@ -54,7 +54,29 @@ def begun(place: StudyPlace, dtype: str) -> str:
 
 
 def _ledger(found: Found) -> str:
-    return begun(found.job.place, found.job.dtype)
+    job = found.job
+    own = _applied_to(found.events)
+    for path in sorted(job.place.folder.glob("*/ledger.jsonl")):
+        other = _applied_to(ledger.read(path, job.place.shown(path)))
+        short, long = sorted((own, other), key=len)
+        if long[len(long) - len(short) :] != short:
+            names = job.place.shown(job.results.ledger), job.place.shown(path)
+            raise StudyError(f"{names[0]}: tells of other tables than {names[1]}")
+    return begun(job.place, job.dtype)
+
+
+def _applied_to(events: tuple[Event, ...]) -> list[str]:
+    """Return the tables that lines were applied to, in order: one ledger that began later tells the same end."""
+    return [str(event.body["table"]) for event in events if event.event == "apply"]
+
+
+def _comparable(found: Found) -> str:
+    train, holdout = (
+        results.complete_attempt(found.job._replace(split=split)).files[0] for split in (Split.TRAIN, Split.HOLDOUT)
+    )
+    if difference := fingerprint.comparable(train.session.fingerprint, holdout.session.fingerprint):
+        raise StudyError(f"{found.job.place.shown(holdout.path)}:1: not comparable with the train split: {difference}")
+    return f"one board model, one code: {holdout.session.fingerprint.code[:12]}"
 
 
 def _sealed(found: Found) -> str:
@@ -69,6 +91,8 @@ def _sealed(found: Found) -> str:
             if name in sealed:
                 raise StudyError(f"{job.place.shown(path)}:1: changed after it was written")
             continue
+        if name not in sealed and ledger.last(found.events, "score") is None:
+            raise CannotSayError(f"{job.place.shown(path)}: not in the ledger yet; was `studytool time` stopped?")
         if name not in sealed:
             raise StudyError(f"{job.place.shown(path)}: not in the ledger")
         if file.sha256 != sealed[name]:
@@ -123,6 +147,10 @@ def _lines(found: Found) -> str:
     _same(found.job, read_bytes(found.job.results.lines), text, found.job.results.lines)
     if digest.sha256(text) != _applied(found).body["lines"]:
         raise StudyError(f"{found.job.place.shown(found.job.results.lines)}: not the lines that were applied")
+    applied, decide = _applied(found).body, found.job.study.decide
+    if (applied["margin_ppm"], applied["scope"]) != (decide.margin_ppm, decide.scope):
+        made = f"margin {ratio_text(int(str(applied['margin_ppm'])))}, scope {applied['scope']}"
+        raise StudyError(f"made with {made}; declared {ratio_text(decide.margin_ppm)}, {decide.scope}")
     return f"{text.count(10) - 1} lines regenerated, byte for byte"
 
 
@@ -162,7 +190,10 @@ def _order(found: Found) -> str:
     for number in (before[-1], applied[-1]):
         if first.session.entries != found.events[number].body["entries"]:
             raise StudyError(f"{shown}:1: timed with other entries than those of the ledger's line {number + 1}")
-    return "timed with the applied entries"
+    tables = [e.body["table"] for e in found.events[: timed[0]] if e.event == "apply"]
+    if first.session.table != tables[-1]:
+        raise StudyError(f"{shown}:1: timed with another table than the one applied last before it")
+    return "timed with the applied table"
 
 
 def _scored_records(found: Found) -> Iterator[tuple[str, Record, Attempt]]:
@@ -242,6 +273,7 @@ CHECKS: list[tuple[str, Callable[[Found], str]]] = [
     ("study.json", _study_json),
     ("lines", _lines),
     ("table", _table),
+    ("one kind of machine", _comparable),
     ("hold-out after the fit", _order),
     ("look-ups", _lookups),
     ("numerics", _numerics),

@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -65,7 +66,9 @@ def _parse(text: str) -> ast.expr:
     if not text.isprintable():
         raise ValueError(f"{text!r} is not an expression on one line")
     try:
-        return ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"`{text}` is not an expression") from None
 

@@ -1,10 +1,15 @@
 """Reading and replacing files whole: a reader never sees half of one, and a failure leaves the old one."""
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 from studytool.errors import StudyError
+
+MAX_BYTES = 1 << 30
+"""The largest file that is read: a study's records files are far below."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -36,6 +41,11 @@ def sync_folder(folder: Path) -> None:
 def read_bytes(path: Path, kind: type[StudyError] = StudyError) -> bytes:
     """Return a file's bytes; an error of the kind asked for, naming the file, where it cannot be read."""
     try:
-        return path.read_bytes()
+        facts = path.stat()
+        if stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_BYTES:
+            return path.read_bytes()
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         raise kind(f"{path}: cannot be read: {error.strerror}") from None
+    raise kind(f"{path}: cannot be read: expected a file of at most {MAX_BYTES} bytes")

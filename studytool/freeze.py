@@ -1,6 +1,7 @@
 """Freeze a study's cases and gate: written once, hashed, checked disjoint; verified before everything after it."""
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,16 +76,28 @@ def freeze(study: Study, place: StudyPlace, exclude: list[Path], commit: str) ->
         disjoint_from=tuple(exclusions),
     )
     data = pretty(msgspec.to_builtins(manifest))
-    beside = place.frozen.with_name(f".{study.name}.new")
-    shutil.rmtree(beside, ignore_errors=True)
-    for name, body in {**files, "MANIFEST.json": data}.items():
-        write_atomic(beside / name, body)
+    beside = _folder_beside(place.frozen)
     try:
+        for name, body in {**files, "MANIFEST.json": data}.items():
+            write_atomic(beside / name, body)
         beside.replace(place.frozen)
         sync_folder(place.frozen.parent)
     except OSError as error:
         raise FrozenError(f"{place.frozen}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return posted_line(manifest, sha256(data))
+
+
+def _folder_beside(folder: Path) -> Path:
+    """Return a new folder of this process's own, to be renamed to `folder` when it is whole."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        beside.chmod(0o755)
+    except OSError as error:
+        raise FrozenError(f"{folder}: cannot be written: {error.strerror}") from None
+    return beside
 
 
 def posted_line(manifest: Manifest, digest: str) -> str:
@@ -135,6 +148,9 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
     except FrozenError as error:
         return None, [str(error)]
     problems = []
+    counts = {str(split): len(found) for split, found in expand(study).items()}
+    if (manifest.name, manifest.counts) != (study.name, counts):
+        problems.append(f"{shown}: name or counts are not those of {study.path}")
     if manifest.study_sha256 != study.sha256:
         problems.append(f"{study.path}: changed since it was frozen ({shown})")
     cases = expand(study)

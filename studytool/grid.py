@@ -5,6 +5,7 @@ classes in turn. A case's digest depends on the case alone, so an axis that gain
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -16,6 +17,7 @@ from studytool.model import Case, Grid, Split, SplitSpec, Study, case_problem
 from studytool.runtime import key
 
 MAX_CASES = 200_000
+MAX_COMBINATIONS = 2_000_000
 _DEFAULTS: dict[str, int | str] = {"b": 1, "h_kv": "h_q", "s_q": "s_kv", "d_v": "d_qk"}
 """What a grid means when it does not say: one batch, MHA, square, one head dimension."""
 
@@ -84,6 +86,9 @@ def _grid_cases(study: Study, grid: Grid, where: tuple[str, ...]) -> Iterator[Ca
     missing = [name for name in key.GEOMETRY if name not in axes]
     if missing:
         raise _error(study, grid.line, f"the grid has no {missing[0]}; expected {', '.join(key.GEOMETRY)}")
+    combinations = math.prod(map(len, axes.values()))
+    if combinations > MAX_COMBINATIONS:
+        raise _error(study, grid.line, f"{combinations} combinations; expected at most {MAX_COMBINATIONS}")
     for values in itertools.product(*axes.values()):
         try:
             fields = _resolve(dict(zip(axes, values, strict=True)))

@@ -19,6 +19,8 @@ from studytool.files import read_bytes, sync_folder
 from studytool.model import LegRecord, Record, Session, Split, Status
 
 MAX_LINE = 64 << 20
+MOST_NS = 10**15
+"""The longest time that a sample can have: eleven days."""
 _T = TypeVar("_T", Session, Record)
 
 
@@ -90,6 +92,8 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
     for number, line in enumerate(lines[1:], 2):
         where = f"{name}:{number}"
         record = _decode(line, Record, where)
+        if line != canonical(msgspec.to_builtins(record)):
+            raise RecordError(f"{where}: not written as this tool writes a record")
         if record.prev != sha256(lines[number - 2] + b"\n"):
             raise RecordError(f"{_broken_link(name, lines, number)}: changed after it was written")
         if problem := record_problem(record, session):
@@ -129,12 +133,18 @@ def record_problem(record: Record, session: Session) -> str | None:
     for name, leg in record.legs.items():
         if problem := _leg_problem(leg, len(record.order)):
             return f"leg {name}: {problem}"
-    if record.status is Status.OK and record.split is not Split.ROUTING:
-        if set(record.legs) != set(model.LEGS) or not record.order:
-            return "status ok without samples of all four legs"
-    elif record.order:
+    return _status_problem(record)
+
+
+def _status_problem(record: Record) -> str | None:
+    timed = record.status is Status.OK and record.split is not Split.ROUTING
+    if record.order and not timed:
         return f"status {record.status}, split {record.split} with samples"
-    return None
+    if timed and (set(record.legs) != set(model.LEGS) or not record.order):
+        return "status ok without samples of all four legs"
+    routed = record.status is Status.OK and not timed
+    plans = [leg.plan for name, leg in record.legs.items() if name in {"auto", "default"} and leg.plan is not None]
+    return "status ok without the plans of auto and default" if routed and len(plans) < 2 else None
 
 
 def _leg_problem(leg: LegRecord, blocks: int) -> str | None:
@@ -147,4 +157,6 @@ def _leg_problem(leg: LegRecord, blocks: int) -> str | None:
         return "samples without a plan or without launches"
     if min(leg.ns, default=1) < 1 or min(leg.host_ns, default=0) < 0:
         return "a time that is not positive"
+    if max(*leg.ns, *leg.host_ns, leg.inner, 0, 0) > MOST_NS:
+        return f"a number above {MOST_NS}"
     return None

@@ -15,6 +15,7 @@ from studytool.decode import decode
 from studytool.digest import canonical, digest, sha256
 from studytool.errors import LedgerError
 from studytool.files import read_bytes, sync_folder
+from studytool.model import Split
 
 Body = dict[str, int | str | list[str]]
 EVENTS: dict[str, dict[str, type]] = {
@@ -97,15 +98,24 @@ def append(path: Path, at: str, event: str, body: Body) -> None:
         raise LedgerError(f"{path}: {written} of {len(line)} bytes written; is the disk full?")
 
 
+def drop_torn_tail(path: Path) -> None:
+    """Cut off a last line without its end: an event that was never acknowledged, so that the ledger can go on."""
+    data = read_bytes(path, LedgerError) if path.exists() else b""
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+        sync_folder(path.parent)
+
+
 def freshness(events: tuple[Event, ...]) -> Freshness:
-    """Return whether the hold-out is FRESH: it is SPENT once the entries change after a per-case look."""
-    looks, entries, reason = 0, sha256(b""), ""  # without an `apply` there are no entries
+    """Return whether the hold-out is FRESH: it is SPENT once the entries change after it was timed or looked at."""
+    looks, timed, entries, reason = 0, False, sha256(b""), ""  # without an `apply` there are no entries
     for number, event in enumerate(events, 1):
-        if event.event == "score":
-            looks += 1
-        elif event.event == "apply":
-            if looks and event.body["entries"] != entries:
-                reason = reason or f"line {number} of the ledger changed the entries after a look at the hold-out"
+        looks += event.event == "score"
+        timed = timed or (event.event == "session" and str(event.body["file"]).startswith(f"{Split.HOLDOUT}-"))
+        if event.event == "apply":
+            if (looks or timed) and event.body["entries"] != entries:
+                seen = "a look at the hold-out" if looks else "the hold-out was timed"
+                reason = reason or f"line {number} of the ledger changed the entries after {seen}"
             entries = str(event.body["entries"])
     return Freshness("SPENT" if reason else "FRESH", reason, looks)
 

@@ -9,6 +9,8 @@ import msgspec
 from studytool.decode import decode
 from studytool.digest import canonical, sha256
 from studytool.errors import TableError
+from studytool.metrics import PPM
+from studytool.model import SCOPES
 from studytool.runtime import key as runtime_key
 from studytool.runtime import lookup
 
@@ -117,6 +119,8 @@ def read_lines(data: bytes, where: str) -> tuple[Header, Text]:
     if not first.startswith(_MARK):
         raise TableError(f"{where}:1: expected `{_MARK.strip()}` and its header; was it made by gen.py --emit?")
     header = decode(first.removeprefix(_MARK), Header, f"{where}:1", "header", TableError)
+    if not 0 <= header.margin_ppm <= PPM or header.scope not in SCOPES:
+        raise TableError(f"{where}:1: margin_ppm or scope that no fit has")
     if not all(feature in runtime_key.FEATURES for feature in header.features):
         raise TableError(f"{where}:1: features {', '.join(header.features)}; expected names of features")
     # What stands before the entries goes in one line, as the header does, so that a line's number is that of the file.

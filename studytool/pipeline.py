@@ -145,7 +145,10 @@ def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
             f"{lines_path}:1: found lines of study {header.study}, {header.dtype};"
             f" expected study {study.name}, {' or '.join(study.dtypes)}"
         )
-    return apply.apply(lines_path, table_path, place, now())
+    with timing.alone(place):
+        for path in sorted(place.folder.glob("*/ledger.jsonl")):
+            ledger.drop_torn_tail(path)
+        return apply.apply(lines_path, table_path, place, now())
 
 
 def score(job: Job, now: Now) -> dict[str, Any]:
@@ -155,10 +158,11 @@ def score(job: Job, now: Now) -> dict[str, Any]:
     timing.seal(job, now)
     scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
     data = results.score_bytes(scored)
-    last = ledger.last(ledger.read(job.results.ledger), "score")
-    write_atomic(job.results.score, data)
-    if last is None or last.body["score"] != sha256(data):
-        ledger.append(job.results.ledger, now(), "score", {"score": sha256(data)})
+    with timing.alone(job.place):
+        last = ledger.last(ledger.read(job.results.ledger), "score")
+        if last is None or last.body["score"] != sha256(data):
+            ledger.append(job.results.ledger, now(), "score", {"score": sha256(data)})
+        write_atomic(job.results.score, data)
     return scored
 
 

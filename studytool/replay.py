@@ -36,6 +36,8 @@ def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[
     found.append(_guarded("", "disjoint", lambda: _disjoint(frozen)))
     if not dtypes:
         return [*found, Check("", "results", UNSAID, "no dtype has results")]
+    missing = [dtype for dtype in study.dtypes if dtype not in dtypes and not only]
+    found += [Check(dtype, "results", UNSAID, "declared, and no results are there") for dtype in missing]
     for dtype in dtypes:
         found += _dtype_checks(Job(study, place, frozen, dtype, Split.HOLDOUT))
     return found
@@ -67,7 +69,8 @@ def _disjoint(frozen: Frozen) -> str:
         if shared := sorted(train.keys() & frozen.cases.get(split, {}).keys()):
             raise StudyError(f"{len(shared)} {split} cases are train cases, such as {train[shared[0]].label}")
     others = ", ".join(other.name for other in frozen.manifest.disjoint_from)
-    return f"train, hold-out and routing share no case{f'; hold-out disjoint from {others}' if others else ''}"
+    told = f"; when frozen, nor with {others} (not checked here)" if others else ""
+    return f"train, hold-out and routing share no case{told}"
 
 
 def _dtype_checks(job: Job) -> Iterator[Check]:

@@ -50,9 +50,11 @@ def score_of(job: Job, found: Train) -> dict[str, Any]:
     routing_job = job._replace(split=Split.ROUTING)
     routing = complete_attempt(routing_job) if routing_job.cases else None
     unscored = []
-    for split, scored in ((Split.TRAIN, found.summary.attempt), (Split.HOLDOUT, holdout.number)):
+    scored = {Split.TRAIN: found.summary.attempt, Split.HOLDOUT: holdout.number}
+    scored |= {Split.ROUTING: routing.number} if routing else {}
+    for split, number in scored.items():
         others = job._replace(split=split).attempts()
-        unscored += [(split, attempt) for attempt in others if attempt.number != scored]
+        unscored += [(split, attempt) for attempt in others if attempt.number != number]
     inputs = score.Inputs(
         study=job.study,
         dtype=job.dtype,
@@ -85,6 +87,7 @@ def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledg
         study=job.study,
         summary=found.summary,
         fit=fitted,
+        header=header_of(fitted.text),
         score=json.loads(json.dumps(scored)),
         freshness=ledger.freshness(events[:looked]),
         sessions=[(file.path.name, file.session.started, len(file.records)) for file in holdout.files],

@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pandas as pd
 
-from studytool import frame, gate, stats
+from studytool import frame, gate, stats, tally
 from studytool.attempts import Attempt
 from studytool.metrics import METRICS, PPM, condition_text
 from studytool.model import LEGS, SCHEMA, Case, Split, Status, Study
@@ -57,9 +58,11 @@ def score(inputs: Inputs) -> Json:
     control = [math.exp(value) for value in frame.control(table)]
     limit = inputs.study.decide.noise_limit_ppm / PPM
     timed = _timed_cases(inputs, table, frame.codes(table, limit))
-    routing = _routing(inputs)
+    routing = tally.routing_rows(inputs.routing.files if inputs.routing else (), inputs.routing_cases)
     metrics = _metrics(inputs, timed, band, control, routing)
     checked = gate.check(inputs.study.gate, metrics)
+    statuses = tally.statuses(table, inputs.holdout_cases)
+    failed = sum(count for status, count in statuses.items() if status not in {Status.OK, Status.REFUSED})
     return {
         "schema": SCHEMA,
         "study": inputs.study.name,
@@ -76,19 +79,26 @@ def score(inputs: Inputs) -> Json:
         "repeats": inputs.study.protocol.repeats,
         "metrics": metrics,
         "intervals": _intervals(inputs, timed),
-        "statuses": _statuses(table, inputs.holdout_cases),
-        "failed": _failed(table, inputs.holdout_cases),
+        "statuses": statuses,
+        "failed": tally.failed_cases(table, inputs.holdout_cases),
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": _verdict(checked, timed, band is not None and math.expm1(band) <= limit, inputs),
+        "verdict": _verdict(checked, timed, band is not None and math.expm1(band) <= limit, inputs, failed),
         "regimes": _regimes(inputs, timed, band),
         "health": _health(table),
-        "coverage": _coverage(inputs, table),
+        "coverage": tally.coverage(
+            [msgspec.convert(case.fields, Case) for case in inputs.summary.cases], inputs.holdout_cases, table
+        ),
         "host_bound": int(table["host_bound"].sum()),
         "unsteady": int((~table["steady"].astype(bool)).sum()),
         "cases": [item.entry for item in timed],
         "routing": routing,
+        "reasons": {
+            f"{attempt.files[0].session.split} attempt {attempt.number}": attempt.files[0].session.reason
+            for attempt in (inputs.holdout, inputs.routing)
+            if attempt and attempt.files[0].session.reason
+        },
         "unscored": [
             {"split": str(split), "attempt": attempt.number, "lines": attempt.found, "planned": attempt.planned}
             for split, attempt in inputs.unscored
@@ -220,10 +230,13 @@ def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
     return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
 
 
-def _verdict(checked: Sequence[gate.Checked], timed: Sequence[_Timed], control_holds: bool, inputs: Inputs) -> str:
-    """Return what the gate says, CANNOT SAY where the control fails or no case reaches any of the entries."""
-    reached = any(item.entry["lookup"] is not None for item in timed)
-    return gate.verdict(checked) if control_holds and (reached or not inputs.has_entries) else "CANNOT SAY"
+def _verdict(
+    checked: Sequence[gate.Checked], timed: Sequence[_Timed], control_holds: bool, inputs: Inputs, failed: int
+) -> str:
+    """Return what the gate says: no PASS where the control fails, no case reaches an entry, or a case failed."""
+    reached = any(item.entry["lookup"] is not None for item in timed) or not inputs.has_entries
+    verdict = gate.verdict(checked)
+    return verdict if verdict == "FAIL" or (control_holds and reached and not failed) else "CANNOT SAY"
 
 
 def _health(table: pd.DataFrame) -> Json:
@@ -239,60 +252,3 @@ def _health(table: pd.DataFrame) -> Json:
         "lag1_median_ppm": stats.share_ppm(float(timed["lag1"].median())),
         "trend_max_ppm": stats.share_ppm(float(timed["trend"].abs().max())),
     }
-
-
-def _statuses(table: pd.DataFrame, cases: Mapping[str, Case]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for _, group in table.groupby("case", sort=True):
-        status = str(worst_status(group)[0])
-        counts[status] = counts.get(status, 0) + 1
-    if sum(counts.values()) != len(cases):
-        raise ValueError(f"statuses of {sum(counts.values())} cases; expected {len(cases)}")
-    return counts
-
-
-def _failed(table: pd.DataFrame, cases: Mapping[str, Case]) -> list[Json]:
-    """Return the cases that no ratio speaks of, with the reason."""
-    found: list[Json] = []
-    for digest, group in table.groupby("case", sort=True):
-        status, error = worst_status(group)
-        if status is not Status.OK:
-            found.append({"case": digest, "label": cases[str(digest)].label, "status": str(status), "error": error})
-    return found
-
-
-def _coverage(inputs: Inputs, table: pd.DataFrame) -> Json:
-    """Return how many hold-out cases the table leads, trails or leaves, and the features that never varied."""
-    answers = table.drop_duplicates("case")["lookup"].tolist()
-    fields = [case.fields for case in inputs.summary.cases] + [case.fields for case in inputs.holdout_cases.values()]
-    constant: Json = {}
-    for name in key.FEATURES:
-        values = {key.feature(case, name) for case in fields}
-        if len(values) == 1:
-            constant[name] = values.pop()
-    return {
-        "leads": sum(answer is True for answer in answers),
-        "trails": sum(answer is False for answer in answers),
-        "abstains": sum(answer is None for answer in answers),
-        "constant": constant,
-    }
-
-
-def _routing(inputs: Inputs) -> list[Json]:
-    if inputs.routing is None:
-        return []
-    table = frame.repeats(inputs.routing.files).sort_values("case")
-    return [
-        {
-            "case": row["case"],
-            "label": inputs.routing_cases[row["case"]].label,
-            "lookup": row["lookup"],
-            "auto": row["auto_plan"],
-            "default": row["default_plan"],
-            "auto_name": row["auto_name"],
-            "default_name": row["default_name"],
-            "status": row["status"],
-            "error": row["error"],
-        }
-        for row in table.to_dict("records")
-    ]

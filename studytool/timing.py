@@ -41,7 +41,7 @@ def time_split(
     `new_attempt` is the reason for starting a new one although there is one already; "" goes on with the last. A
     hold-out that cannot end within the budget is not begun: CannotSayError.
     """
-    with _alone(job.place):
+    with alone(job.place):
         _seal(job, now)
         found = job.attempts()
         number = found[-1].number + bool(new_attempt) if found else 1
@@ -98,17 +98,18 @@ def _check_budget(job: Job, predicted_ns: int | None, budget: Budget | None) -> 
 
 def seal(job: Job, now: Now) -> None:
     """Write a ledger event for every finished records file that has none, such as one whose process was killed."""
-    with _alone(job.place):
+    with alone(job.place):
         _seal(job, now)
 
 
 @contextlib.contextmanager
-def _alone(place: StudyPlace) -> Iterator[None]:
+def alone(place: StudyPlace) -> Iterator[None]:
+    """Return a context in which no other process writes a study's records and ledgers; StudyError when one does."""
     lock = filelock.FileLock(place.folder / ".time.lock", timeout=0)
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise StudyError(f"{place.folder}: another process is timing this study") from None
+        raise StudyError(f"{place.folder}: another process is at work on this study") from None
     except OSError as error:
         raise StudyError(f"{place.folder}: cannot be written: {error.strerror}") from None
     try:
@@ -119,6 +120,7 @@ def _alone(place: StudyPlace) -> Iterator[None]:
 
 def _seal(job: Job, now: Now) -> None:
     path = job.results.ledger
+    ledger.drop_torn_tail(path)
     events = ledger.read(path)
     begun = ledger.last(events, "frozen")
     if begun is None:

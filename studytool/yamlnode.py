@@ -17,6 +17,7 @@ from studytool.metrics import PPM
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
+_SURROGATE = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
 _DECIMAL = r"(?ai)[+-]?(\d{1,18}\.?|\d{0,18}\.\d{1,40})(e[+-]?\d{1,2})?"
 _STR, _INT, _FLOAT, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "null"))
@@ -62,7 +63,7 @@ class Node:
 
     def text(self, pattern: str = r"(?s).+", expected: str = "a text") -> str:
         """Return a string that matches the pattern whole."""
-        if not self.is_text or not re.fullmatch(pattern, self._node.value):
+        if not self.is_text or not re.fullmatch(pattern, self._node.value) or _SURROGATE.search(self._node.value):
             raise self.error(f"found {self.shown}; expected {expected}")
         return str(self._node.value)
 

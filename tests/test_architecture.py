@@ -23,7 +23,8 @@ LAYERS: list[set[str]] = [
     {"fingerprint", "clock", "measure"},
     {"attempts", "worker"},
     {"process", "summary", "explain", "costs"},
-    {"timing", "score", "report"},
+    {"timing", "tally", "report"},
+    {"score"},
     {"results"},
     {"checks"},
     {"replay"},
@@ -37,7 +38,7 @@ LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
 HEAVY = {
     "torch": {"engines/torch_inputs.py", "engines/torch_sdpa.py"},
-    "pandas": {"frame.py", "summary.py", "score.py"},
+    "pandas": {"frame.py", "summary.py", "score.py", "tally.py"},
     "scipy": {"stats.py"},
     "click": {"cli/__init__.py", "cli/terminal.py"},
     "rich": {"cli/terminal.py"},

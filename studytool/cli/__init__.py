@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from studytool import __version__
-from studytool.cli.terminal import Command, Group, command, hooks, now
+from studytool.cli.terminal import Command, Group, command, hooks, now, printable
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
         raise click.UsageError("--exclude is for freezing, --check for what is frozen")
     declared, place = _open(study)
     if check:
-        frozen = freezing.verify(declared, place)
+        found, problems = freezing.check(declared, place)
+        if problems or found is None:
+            raise CheckFailedError(problems[0])
+        frozen = found
         click.echo(freezing.posted_line(frozen.manifest, frozen.sha256))
     else:
         click.echo(pipeline.freeze_study(declared, place, list(exclude)))
@@ -223,7 +226,7 @@ def replay(path: Path | None) -> None:
         raise StudyError(f"{path}: found {only}; expected a study's folder, or that of {', '.join(declared.dtypes)}")
     checks = replaying.replay(declared, place, (only,) if only else ())
     for check in checks:
-        click.echo(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}")
+        click.echo(printable(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}"))
     sentence, code = replaying.conclusion(checks)
     click.echo(sentence)
     sys.exit(code)

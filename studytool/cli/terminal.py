@@ -35,12 +35,14 @@ class OneLine:
         except KeyboardInterrupt:
             message, code = "stopped; what was recorded is kept, and the same command goes on", 130
         except OSError as error:  # where a file is only looked for, such as in a folder that may not be entered
-            if error.filename is None:
-                raise
-            message, code = f"{error.filename}: cannot be used: {error.strerror}", StudyError.exit_code
-        # A name from a bad file may hold a line end; the message is one line all the same.
-        click.echo("\\n".join(message.splitlines()), err=True)
+            message, code = f"{error.filename or 'a file'}: cannot be used: {error.strerror}", StudyError.exit_code
+        click.echo(printable(message), err=True)
         raise click.exceptions.Exit(code)
+
+
+def printable(text: str) -> str:
+    """Return a text as one line in which nothing acts on the terminal: a name from a bad file may hold anything."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Group(OneLine, click.Group):

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from studytool.explain import explain_rows
 from studytool.fit import Fit
 from studytool.ledger import Freshness
-from studytool.metrics import metric_text
+from studytool.lines import Header
+from studytool.metrics import metric_text, ratio_text
 from studytool.model import Fingerprint, Study
 from studytool.report import control
 from studytool.report.cells import number, ratio, table, time_text
@@ -21,6 +22,7 @@ class Sources(NamedTuple):
     study: Study
     summary: Summary
     fit: Fit
+    header: Header
     score: Score
     freshness: Freshness
     sessions: Sequence[tuple[str, str, int]]
@@ -33,7 +35,7 @@ def render(sources: Sources) -> str:
     sections = [
         f"# {study.name}, {score['dtype']}\n\n{study.question}\n\n{_answer(sources)}",
         f"## Result\n\n{result_table([score])}\n\n{_legend(score)}\n\n{_gate(score)}",
-        f"## Change\n\n{_lines(sources.fit)}\n\n{_classes(sources.fit)}",
+        f"## Change\n\n{_lines(sources)}\n\n{_classes(sources.fit)}",
         f"## Notable cases\n\n{_notable(score)}",
         f"## Regimes\n\n{control.regimes(score)}",
         f"## Noise and control\n\n{control.noise(score, sources.summary.band_ppm)}",
@@ -126,9 +128,14 @@ def _gate(score: Score) -> str:
     return table(["frozen gate", "found", ""], rows)
 
 
-def _lines(fit: Fit) -> str:
-    emitted = "\n".join(line.strip() for line in fit.text.splitlines()[1:])
-    return f"```python\n{emitted}\n```" if emitted else "No class gets an entry; the table stays as it is."
+def _lines(sources: Sources) -> str:
+    header, decide = sources.header, sources.study.decide
+    emitted = "\n".join(line.strip() for line in sources.fit.text.splitlines()[1:])
+    shown = f"```python\n{emitted}\n```" if emitted else "No class gets an entry; the table stays as it is."
+    told = f"Made with margin {ratio_text(header.margin_ppm)}, scope {header.scope}"
+    if (header.margin_ppm, header.scope) != (decide.margin_ppm, decide.scope):
+        told += f"; **declared were {ratio_text(decide.margin_ppm)}, {decide.scope}**"
+    return f"{shown}\n\n{told}."
 
 
 def _classes(fit: Fit) -> str:
@@ -200,6 +207,7 @@ def _run(sources: Sources) -> str:
         f"- Unscored: {row['split']} attempt {row['attempt']} with {row['lines']} of {row['planned']} lines."
         for row in score["unscored"]
     ]
+    left += [f"- {attempt} was made because: {reason}." for attempt, reason in sorted(score["reasons"].items())]
     looks = f"- The hold-out is {_fresh(sources.freshness)}; per-case looks at it so far: {sources.freshness.looks}."
     coverage = score["coverage"]
     led = (

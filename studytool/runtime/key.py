@@ -112,5 +112,6 @@ def axis_value(case: Case, axis: str) -> int:
 
 
 def is_axis(axis: str) -> bool:
-    """Return whether a name is a size axis: integer fields joined by `*`."""
-    return all(name in INTEGER_FIELDS for name in axis.split("*"))
+    """Return whether a name is a size axis: at most four integer fields joined by `*`."""
+    names = axis.split("*")
+    return len(names) <= 4 and all(name in INTEGER_FIELDS for name in names)

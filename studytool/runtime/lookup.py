@@ -6,6 +6,7 @@ value, an inclusive integer range `(lo, hi)`, or a tuple of strings that it may 
 """
 
 import ast
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -75,7 +76,9 @@ def load(path: str | Path) -> Table:
 def parse(source: bytes, where: str) -> Table:
     """Return the table in a module's bytes; `where` names it in the TableError of a bad line."""
     try:
-        body = ast.parse(source.decode("utf-8")).body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            body = ast.parse(source.decode("utf-8")).body
     except SyntaxError as error:
         raise TableError(f"{where}:{error.lineno or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
