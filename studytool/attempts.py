@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from studytool import fingerprint, jsonl, looks, schedule
-from studytool.errors import RecordError
+from studytool import fingerprint, jsonl, lines, looks, schedule
+from studytool.errors import CannotSayError, RecordError
+from studytool.files import read_bytes
 from studytool.freeze import Frozen
 from studytool.jsonl import SessionFile
 from studytool.layout import ResultPlace, StudyPlace
 from studytool.model import Case, Record, Split, Study
-from studytool.runtime import key
+from studytool.runtime import key, lookup
 
 Cell = tuple[str, int, str]
 """A planned line: case digest, repeat (from 1), regime."""
@@ -125,12 +126,13 @@ def _stopped(
             places[record.case, record.repeat] = f"{file.path.relative_to(root).as_posix()}:{number}"
     stopped: set[Cell] = set()
     for case, own in records.items():
-        last = looks.stopped_after(study.protocol, own, ticks[case])
+        due, last = looks.looks_at(study.protocol, own, ticks[case])
         for repeat in sorted(own):
-            said = own[repeat][-1].checks.get("look_stop", 0)
-            if bool(said) != (repeat == last):
+            checks = own[repeat][-1].checks
+            said = {name: checks[name] for name in ("look_half_width_ppm", "look_stop") if name in checks}
+            if said != due.get(repeat, {}) or (last is not None and repeat > last):
                 raise RecordError(
-                    f"{places[case, repeat]}: {cases[case].label}: look_stop {said} is not what the rule says"
+                    f"{places[case, repeat]}: {cases[case].label}: look {said or 'none'} is not what the stop rule says"
                 )
         if last is not None:
             stopped |= {cell for cell in planned if cell[0] == case and cell[1] > last}
@@ -150,3 +152,14 @@ def _session_problem(study: Study, file: SessionFile, first: SessionFile, previo
     if session.entries != first.session.entries:
         return "the table changed within the attempt"
     return None
+
+
+def table_in_force(place: StudyPlace, split: Split) -> tuple[bytes, lookup.Table]:
+    """Return the bytes and the content of the study's table; the train split may be timed before there is one."""
+    if not place.table.exists():
+        if split is not Split.TRAIN:
+            raise CannotSayError(f"{place.table}: not there; expected gen.py and `studytool apply` to have been run")
+        return lines.EMPTY.encode(), lookup.EMPTY
+    data = read_bytes(place.table)
+    lines.read_table(data, str(place.table))
+    return data, lines.parse_table(data, str(place.table))

@@ -259,10 +259,11 @@ def _gate(found: Found) -> str:
     told = "; ".join(
         f"{condition_text(item.condition)}: {metric_text(item.condition.metric, item.value)}" for item in checked
     )
-    if gate.verdict(checked) == "FAIL":
+    verdict = found.scored["verdict"]
+    if verdict == "FAIL":
         raise StudyError(f"FAIL: {told}")
-    if gate.verdict(checked) != "PASS":
-        raise CannotSayError(told)
+    if verdict != "PASS":
+        raise CannotSayError("; ".join([*found.scored["open"], told]))
     return f"PASS: {told}"
 
 

@@ -193,9 +193,10 @@ def _line(
     evidence = digest(
         [list(class_key), rule, axis, bound, sorted([item.case.digest, item.ratio_ppm] for item in region)]
     )
+    ratios = known_ratios(region)
     comment = (
-        f"win {wins}/{len(region)} worst {ratio_text(max(known_ratios(region), default=0))}"
-        f" geomean {ratio_text(geomean_ppm(known_ratios(region)))}"
+        f"win {wins}/{len(region)} worst {ratio_text(max(ratios)) if ratios else 'n/a'}"
+        f" geomean {ratio_text(geomean_ppm(ratios)) if ratios else 'n/a'}"
         + (f" of {len(judged)}" if len(region) < len(judged) else "")
         + f" ev {evidence[:12]}"
     )

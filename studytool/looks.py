@@ -51,16 +51,18 @@ def frost_over_backend(record: Record, tick_ns: int) -> float:
     return stats.paired_log_ratio(frost, backend, tick_ns, min(min(leg.ns) for leg in record.legs.values()))
 
 
-def stopped_after(
+def looks_at(
     protocol: Protocol, records: Mapping[int, Sequence[Record]], ticks_ns: Mapping[int, Sequence[int]]
-) -> int | None:
-    """Return the repeat after which a case was to be measured no more, None while it is to go on."""
+) -> tuple[dict[int, dict[str, int]], int | None]:
+    """Return the looks that were due at a case, by repeat, and the repeat after which it is measured no more."""
     seen: list[Record] = []
     ticks: list[int] = []
+    due: dict[int, dict[str, int]] = {}
     for repeat in sorted(records):
         seen += records[repeat]
         ticks += ticks_ns[repeat]
-        found = look(protocol, seen, ticks)
-        if found is not None and found.stop:
-            return repeat
-    return None
+        if found := look(protocol, seen, ticks):
+            due[repeat] = found.checks
+            if found.stop:
+                return due, repeat
+    return due, None

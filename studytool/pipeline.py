@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import studytool
 from studytool import apply, costs, freeze, ledger, lines, replay, results, studyfile, timing
-from studytool.attempts import Attempt, Job, planned_cells
+from studytool.attempts import Attempt, Job, planned_cells, table_in_force
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
@@ -87,12 +87,13 @@ def plan(job: Job) -> str:
     """Return how long what is missing of a split will take, and how far the last run's prediction was off."""
     found = job.attempts()
     missing = found[-1].missing if found else frozenset(planned_cells(job.study, job.split, job.cases))
-    predicted_ns = timing.predict_ns(job, missing)
+    predicted_ns = costs.predict_job_ns(job, missing)
     told = "an unknown time, since nothing like it was measured yet"
     if predicted_ns is not None:
         told = f"about {predicted_ns / 1e9:.1f} s"
     text = f"{job.dtype} {job.split}: {len(missing)} lines are missing, {told}"
-    runs = [file for attempt in found for file in attempt.files if file.session.predicted_ns]
+    ended = [attempt.files[-1] for attempt in found if not attempt.missing]
+    runs = [file for file in ended if file.session.predicted_ns]
     if not runs:
         return f"{text}; no run had a prediction yet"
     before_ns, took_ns = runs[-1].session.predicted_ns, costs.took_ns(runs[-1])
@@ -107,7 +108,7 @@ def _check_entries(job: Job) -> None:
     found = job.attempts() if job.split is Split.HOLDOUT else []
     if not found or found[-1].missing:
         return
-    data, _ = timing.table_in_force(job.place, job.split)
+    data, _ = table_in_force(job.place, job.split)
     entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
     if found[-1].files[0].session.entries != entries:
         raise CannotSayError(

@@ -63,6 +63,7 @@ def score(inputs: Inputs) -> Json:
     checked = gate.check(inputs.study.gate, metrics)
     statuses = tally.statuses(table, inputs.holdout_cases)
     failed = sum(count for status, count in statuses.items() if status not in {Status.OK, Status.REFUSED})
+    opened = _open(inputs, timed, checked, failed, holds=band is not None and math.expm1(band) <= limit)
     return {
         "schema": SCHEMA,
         "study": inputs.study.name,
@@ -84,7 +85,8 @@ def score(inputs: Inputs) -> Json:
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": _verdict(checked, timed, band is not None and math.expm1(band) <= limit, inputs, failed),
+        "verdict": "CANNOT SAY" if opened and gate.verdict(checked) != "FAIL" else gate.verdict(checked),
+        "open": opened,
         "regimes": _regimes(inputs, timed, band),
         "health": _health(table),
         "coverage": tally.coverage(
@@ -230,13 +232,18 @@ def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
     return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
 
 
-def _verdict(
-    checked: Sequence[gate.Checked], timed: Sequence[_Timed], control_holds: bool, inputs: Inputs, failed: int
-) -> str:
-    """Return what the gate says: no PASS where the control fails, no case reaches an entry, or a case failed."""
-    reached = any(item.entry["lookup"] is not None for item in timed) or not inputs.has_entries
-    verdict = gate.verdict(checked)
-    return verdict if verdict == "FAIL" or (control_holds and reached and not failed) else "CANNOT SAY"
+def _open(
+    inputs: Inputs, timed: Sequence[_Timed], checked: Sequence[gate.Checked], failed: int, *, holds: bool
+) -> list[str]:
+    """Return what keeps the gate from an answer, none where it has one."""
+    reached = any(item.entry["lookup"] is not None for item in timed)
+    reasons = {
+        "the A/A band is above the noise limit or unknown": not holds,
+        "no hold-out case reaches an entry": inputs.has_entries and not reached,
+        f"{failed} hold-out cases failed": failed > 0,
+        "a condition has no value": any(item.holds is None for item in checked),
+    }
+    return [reason for reason, applies in reasons.items() if applies]
 
 
 def _health(table: pd.DataFrame) -> Json:

@@ -48,7 +48,7 @@ def time_split(
         current = found[-1] if found and not new_attempt else None
         missing = current.missing if current else frozenset(attempts.planned_cells(job.study, job.split, job.cases))
         if missing:
-            predicted_ns = predict_ns(job, missing)
+            predicted_ns = costs.predict_job_ns(job, missing)
             _check_budget(job, predicted_ns, budget)
             run = _Run(job, number, current, missing, now, progress, new_attempt, predicted_ns, budget)
             _measure(run)
@@ -68,21 +68,6 @@ class _Run(NamedTuple):
     reason: str
     predicted_ns: int | None
     budget: Budget | None
-
-
-def predict_ns(job: Job, missing: frozenset[Cell]) -> int | None:
-    """Return how long these lines will take from what lines of this dtype took before, None where none did yet."""
-    before = [attempt for split in job.study.splits for attempt in job._replace(split=split).attempts()]
-    cases = {digest: case for split in job.study.splits for digest, case in job.frozen.of(job.dtype, split).items()}
-    predicted_ns = costs.predict_ns(before, cases, missing)
-    return None if predicted_ns is None else round(predicted_ns * _share_measured(job))
-
-
-def _share_measured(job: Job) -> float:
-    """Return which share of the planned lines the stop rule left of the train split, 1 without one."""
-    train = job._replace(split=Split.TRAIN)
-    done = [attempt for attempt in train.attempts() if not attempt.missing]
-    return done[-1].planned / len(attempts.planned_cells(job.study, Split.TRAIN, train.cases)) if done else 1.0
 
 
 def _check_budget(job: Job, predicted_ns: int | None, budget: Budget | None) -> None:
@@ -135,20 +120,9 @@ def _seal(job: Job, now: Now) -> None:
             ledger.append(path, now(), "session", body)
 
 
-def table_in_force(place: StudyPlace, split: Split) -> tuple[bytes, lookup.Table]:
-    """Return the bytes and the content of the study's table; the train split may be timed before there is one."""
-    if not place.table.exists():
-        if split is not Split.TRAIN:
-            raise CannotSayError(f"{place.table}: not there; expected gen.py and `studytool apply` to have been run")
-        return lines.EMPTY.encode(), lookup.EMPTY
-    data = read_bytes(place.table)
-    lines.read_table(data, str(place.table))
-    return data, lines.parse_table(data, str(place.table))
-
-
 def _measure(run: _Run) -> None:
     job, current = run.job, run.current
-    data, table = table_in_force(job.place, job.split)
+    data, table = attempts.table_in_force(job.place, job.split)
     entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
     process = WorkerProcess(job.study)
     try:
@@ -244,15 +218,16 @@ class _History:
 
     def __init__(self, study: Study, current: Attempt | None, tick_ns: int) -> None:
         self._study, self._tick_ns = study, tick_ns
-        self._records: dict[str, list[Record]] = {}
-        for record in [record for file in (current.files if current else ()) for record in file.records]:
-            self._records.setdefault(record.case, []).append(record)
+        self._records: dict[str, list[tuple[Record, int]]] = {}
+        for file in current.files if current else ():
+            for record in file.records:
+                self._records.setdefault(record.case, []).append((record, file.session.fingerprint.tick_ns))
 
     def look(self, record: Record) -> dict[str, int]:
         """Return what a look says once a record is added, nothing where none is due."""
         own = self._records.setdefault(record.case, [])
-        own.append(record)
-        found = looks.look(self._study.protocol, own, [self._tick_ns] * len(own))
+        own.append((record, self._tick_ns))
+        found = looks.look(self._study.protocol, [record for record, _ in own], [tick_ns for _, tick_ns in own])
         return found.checks if found else {}
 
 

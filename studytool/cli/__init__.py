@@ -248,7 +248,7 @@ def _budget(study: "Study", deadline: str | None) -> "Budget | None":
 
     if deadline is None:
         return None
-    match = re.fullmatch(r"(\d{1,6})([smh])", deadline)
+    match = re.fullmatch(r"([0-9]{1,6})([smh])", deadline)
     if match is None:
         raise StudyError(f"--deadline: found {deadline}; expected a number of s, m or h, such as 45m")
     seconds = int(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2)]
@@ -267,4 +267,6 @@ def _judge(scores: "list[dict[str, Any]]") -> None:
     if "FAIL" in verdicts:
         raise CheckFailedError("the gate fails")
     if "CANNOT SAY" in verdicts:
-        raise CannotSayError("the gate has conditions without a value")
+        raise CannotSayError(
+            "the gate cannot say: " + "; ".join(reason for found in scores for reason in found["open"])
+        )

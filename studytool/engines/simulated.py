@@ -49,7 +49,7 @@ class Simulated:
 
     def prepare(self, case: Case, order: Order, seeds: Seeds, distribution: str) -> Bench:  # noqa: ARG002
         """Return the case made ready, or meet the fate that the study declares for it."""
-        self.before_ns += self.now_ns
+        self.before_ns = float(int(self.before_ns + self.now_ns))
         self.now_ns = 0.0  # what was timed before must not move the ticks that this case's samples fall on
         fields = {**key.NEUTRAL, **case.fields}
         fates = {name for name in SIMULATED_FAULTS if self._holds(name, fields)}
