@@ -92,12 +92,12 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
     for number, line in enumerate(lines[1:], 2):
         where = f"{name}:{number}"
         record = _decode(line, Record, where)
-        if line != canonical(msgspec.to_builtins(record)):
-            raise RecordError(f"{where}: not written as this tool writes a record")
         if record.prev != sha256(lines[number - 2] + b"\n"):
             raise RecordError(f"{_broken_link(name, lines, number)}: changed after it was written")
         if problem := record_problem(record, session):
             raise RecordError(f"{where}: {problem}")
+        if line != canonical(msgspec.to_builtins(record)):
+            raise RecordError(f"{where}: not written as this tool writes a record")
         records.append(record)
     return SessionFile(path, session, tuple(records), sha256(data), len(lines), torn)
 

@@ -188,7 +188,7 @@ def _sample(bench: Bench, clock: Clock, leg: str, regime: str, inner: int) -> Sa
     """Return one sample of `inner` launches, which in a cold regime are timed one by one, a flush before each.
 
     Warm, a sample of short launches is opened by one that is not timed, so that what the leg before left behind
-    falls on that one.
+    falls on that one; what is left on long ones is told by the carry-over.
     """
     with bench.armed(leg, regime) as launch:
         if regime.endswith("warm"):
@@ -265,5 +265,7 @@ def _enough(bench: Bench, clock: Clock, leg: str, regime: str, launch_ns: float,
         ns = _sample(bench, clock, leg, regime, count).ns
         if ns >= target_ns:
             return count
+        if count == INNER_LIMIT:
+            return None
         count = math.ceil(count * min(target_ns / max(ns, 1), 16.0) * 1.05)
     return None

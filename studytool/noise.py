@@ -43,7 +43,7 @@ def health(record: Record, tick_ns: int) -> Health:
     """Return the health of a record that was timed."""
     times = np.array([np.log(per_launch_ns(record.legs[leg].ns, record.legs[leg].inner)) for leg in LEGS])
     ratio = times[LEGS.index("frost")] - times[LEGS.index("backend")]
-    carry, position = _order_effects(times, record.order)
+    carry, position = _order_effects(record, times)
     probe = record.checks.get("flush_probe_ppm")
     return Health(
         drift=_drift(ratio),
@@ -62,7 +62,7 @@ def _drift(values: NDArray[np.float64]) -> float:
     Medians, since a few samples that were interrupted would tilt a fitted line.
     """
     half = len(values) // 2
-    return 2 * float(np.median(values[half:]) - np.median(values[:half]))
+    return 2 * (1 - 1 / len(values)) * float(np.median(values[half:]) - np.median(values[:half]))
 
 
 def _lag1(values: NDArray[np.float64]) -> float:
@@ -71,22 +71,20 @@ def _lag1(values: NDArray[np.float64]) -> float:
     return float((residual[1:] * residual[:-1]).sum()) / scale if scale else 0.0
 
 
-def _order_effects(times: NDArray[np.float64], order: Sequence[str]) -> tuple[float, float]:
-    """Return carry-over and position effect: least squares of ln(time) on block, leg, place and the leg before."""
-    rows, values = [], []
-    for block, legs in enumerate(order):
-        before = ""
-        for place, leg in enumerate(legs):
-            row = np.zeros(4 + 4 + 3)
-            row[int(leg)] = row[4 + place] = 1
-            if before and before != "0":
-                row[8 + int(before) - 1] = 1
-            rows.append(row)
-            values.append(times[int(leg), block])
-            before = leg
-    design = np.array(rows).reshape(len(order), 4, -1)
-    centred = (design - design.mean(axis=1, keepdims=True)).reshape(len(rows), -1)
-    target = np.array(values).reshape(len(order), 4)
+def _order_effects(record: Record, times: NDArray[np.float64]) -> tuple[float, float]:
+    """Return carry-over and position effect: least squares of ln(time) on block, leg, place and what ran before.
+
+    Carry-over is what a launch of another plan pays right after frost's plan, whichever leg ran it.
+    """
+    frost = [record.legs[name].plan == record.legs["frost"].plan for name in LEGS]
+    design = np.zeros((len(record.order), 4, 4 + 4 + 1))
+    target = np.zeros((len(record.order), 4))
+    for block, legs in enumerate(record.order):
+        for place, (leg, before) in enumerate(zip(map(int, legs), (None, *map(int, legs)), strict=False)):
+            design[block, place, leg] = design[block, place, 4 + place] = 1
+            design[block, place, 8] = before is not None and frost[before] and not frost[leg]
+            target[block, place] = times[leg, block]
+    centred = (design - design.mean(axis=1, keepdims=True)).reshape(-1, design.shape[-1])
     effects = np.linalg.lstsq(centred, (target - target.mean(axis=1, keepdims=True)).ravel(), rcond=None)[0]
     return float(effects[8]), float(np.ptp(effects[4:8]))
 

@@ -63,7 +63,8 @@ def score(inputs: Inputs) -> Json:
     checked = gate.check(inputs.study.gate, metrics)
     statuses = tally.statuses(table, inputs.holdout_cases)
     failed = sum(count for status, count in statuses.items() if status not in {Status.OK, Status.REFUSED})
-    opened = _open(inputs, timed, checked, failed, holds=band is not None and math.expm1(band) <= limit)
+    holds = band is not None and math.expm1(band) <= limit
+    opened = _open(inputs, timed, checked, failed, holds=holds)
     return {
         "schema": SCHEMA,
         "study": inputs.study.name,
@@ -85,7 +86,7 @@ def score(inputs: Inputs) -> Json:
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": "CANNOT SAY" if opened and gate.verdict(checked) != "FAIL" else gate.verdict(checked),
+        "verdict": "CANNOT SAY" if not holds or (opened and gate.verdict(checked) != "FAIL") else gate.verdict(checked),
         "open": opened,
         "regimes": _regimes(inputs, timed, band),
         "health": _health(table),
@@ -218,18 +219,22 @@ def _closed_gap(summary: Summary, regrets: Mapping[str, Sequence[float]], band: 
 
 
 def _intervals(inputs: Inputs, timed: Sequence[_Timed]) -> Json:
-    """Return 95 % bootstrap intervals of geometric means, classes resampled before cases."""
+    """Return 95 % bootstrap intervals of geometric means in their worst regime, classes resampled before cases."""
     if not timed:
         return {}
     seed = int(inputs.manifest_sha256[:15], 16)
-    classes = sorted({item.class_key for item in timed}, key=str)
-    grouped = [[item for item in timed if item.class_key == name] for name in classes]
-    measures = {
-        "regret_default_geomean": [[item.regret["default"] for item in group] for group in grouped],
-        "regret_auto_geomean": [[item.regret["auto"] for item in group] for group in grouped],
-        "auto_over_default_geomean": [[item.auto_default.center for item in group] for group in grouped],
-    }
-    return {name: [stats.ppm(v) for v in stats.bootstrap_mean(groups, seed)] for name, groups in measures.items()}
+    found: Json = {}
+    for name in ("regret_default_geomean", "regret_auto_geomean", "auto_over_default_geomean"):
+        regimes: dict[object, dict[str, list[float]]] = {}
+        for item in timed:
+            value = item.auto_default.center if name.startswith("auto") else item.regret[name.split("_")[1]]
+            regimes.setdefault(item.entry["regime"], {}).setdefault(str(item.class_key), []).append(value)
+        worst = max(
+            regimes.values(), key=lambda classes: stats.geomean_log([v for own in classes.values() for v in own])
+        )
+        groups = [worst[class_key] for class_key in sorted(worst)]
+        found[name] = [stats.ppm(value) for value in stats.bootstrap_mean(groups, seed)]
+    return found
 
 
 def _open(

@@ -14,7 +14,7 @@ BAD = {
         "protocol: {repeats: 3",
         "protocol: {zzz: 3",
         "23: protocol: unknown key zzz; expected blocks, case_timeout_s, distributions, min_sample_ns, regimes, "
-        "repeats",
+        "repeats, stop",
     ),
     "unknown key of a grid": ("h_kv: 2", "h_vk: 2", "15: splits.train.grids: unknown key h_vk; did you mean h_kv?"),
     "unknown split": ("  routing:", "  routine:", "20: splits: unknown key routine; did you mean routing?"),
@@ -56,9 +56,25 @@ BAD = {
         "",
         "1: engine simulated and simulated; expected both or neither to be simulated",
     ),
-    "simulated device of another engine": (
+    "row of another engine": (
         "engine: simulated",
         "engine: torch_sdpa",
+        "5: row: found 'open_engine'; expected one of torch_sdpa_math",
+    ),
+    "regime of no engine": (
+        "blocks: 8",
+        "blocks: 8, regimes: [eager-hot]",
+        "23: protocol.regimes: found 'eager-hot'; expected one of eager-warm, eager-cold, replay-warm, replay-cold; did"
+        " you mean eager-cold?",
+    ),
+    "stop before the first look": (
+        "blocks: 8",
+        "blocks: 8, stop: {half_width: 0.01}",
+        "23: protocol: found stop with 3 repeats; expected at least 8, the first look",
+    ),
+    "simulated device of another engine": (
+        "engine: simulated\nrow: open_engine",
+        "engine: torch_sdpa\nrow: torch_sdpa_math",
         "1: engine torch_sdpa and simulated; expected both or neither to be simulated",
     ),
     "simulated cost is missing": ("frost_ns: s", "seed: 1} #", "28: simulated: key frost_ns is missing"),

@@ -15,7 +15,8 @@ from factories import STUDY_YAML, make_case
 from studytool import attempts, fingerprint, freeze, ledger, lines, measure, pipeline, schedule
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
-from studytool.engines.base import Arrays, Bench, Clock, Engine, Facts, Launch, Order, PlanError, Sample
+from studytool.engine_terms import SIMULATED_NUMBERS
+from studytool.engines.base import Arrays, Bench, Clock, Engine, Facts, Launch, Order, PlanError, Sample, Seeds
 from studytool.engines.simulated import BACKEND, FROST, Simulated
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
@@ -27,10 +28,7 @@ NUMBERS = np.arange(1.0, 9.0)
 SIMULATED: dict[str, int | str] = {
     "backend_ns": "s_kv * 1000",
     "frost_ns": "s_kv * 500",
-    "seed": 0,
-    "tick_ns": 1,
-    "noise_ppm": 0,
-    "process_ppm": 0,
+    **SIMULATED_NUMBERS,
 }
 """A device without noise on which the frost leg takes half the time."""
 
@@ -39,14 +37,18 @@ class FakeClock:
     """A clock that benches advance; a sample also says how many were taken before it."""
 
     def __init__(self, tick_ns: int = 1) -> None:
-        self.tick_ns, self.now_ns, self.taken = tick_ns, 0, 0
+        self.tick_ns, self.at_ns, self.taken = tick_ns, 0, 0
 
     def sample(self, launch: Launch, inner: int) -> Sample:
         """Return the time by which the launch advanced this clock."""
-        begin = self.now_ns
+        begin = self.at_ns
         launch(inner)
         self.taken += 1
-        return Sample(self.now_ns - begin, None, {"call": self.taken})
+        return Sample(self.at_ns - begin, None, {"call": self.taken})
+
+    def now_ns(self) -> int:
+        """Return the time to which benches advanced this clock."""
+        return self.at_ns
 
     def mhz(self) -> tuple[int, ...]:
         """Return a clock rate that tells how many samples were taken before it was read."""
@@ -67,16 +69,30 @@ class FakeBench:
         self.proven: Callable[[str], Plan | None] = self.plans.__getitem__
         self.results: dict[str, Arrays] = {leg: {"O": NUMBERS.copy()} for leg in LEGS}
         self.truth: Arrays | None = {"O": NUMBERS.copy()}
+        self.probe_ns = (2000, 1000)
+        self.events: list[str] = []
 
     @contextlib.contextmanager
-    def armed(self, leg: str) -> Iterator[Launch]:
+    def armed(self, leg: str, regime: str) -> Iterator[Launch]:
         """Return a context with a launch that is noted and advances the clock."""
 
         def launch(inner: int) -> None:
-            self.clock.now_ns += self.cost(leg, inner, len(self.launched))
+            self.clock.at_ns += self.cost(leg, inner, len(self.launched))
             self.launched.append((leg, inner))
+            self.events.append(f"{leg} {inner}")
 
+        self.events.append(f"{regime}: {leg}")
         yield launch
+
+    def flush(self) -> None:
+        """Note it, and let as much time pass as no launch takes."""
+        self.clock.at_ns += 7_000_000
+        self.events.append("flush")
+
+    def flush_probe_ns(self, clock: Clock) -> tuple[int, int]:
+        """Return `probe_ns`; it is noted, and with which clock it was asked for."""
+        self.events.append("probe" if clock is self.clock else "probe by another clock")
+        return self.probe_ns
 
     def current_plan(self, leg: str) -> Plan:
         """Return what `current` says."""
@@ -89,8 +105,9 @@ class FakeBench:
         self.proofs.append(leg)
         return self.proven(leg)
 
-    def outputs(self, leg: str) -> Arrays:
-        """Return the leg's arrays."""
+    def outputs(self, leg: str, regime: str) -> Arrays:
+        """Return the leg's arrays, whose regime is noted."""
+        self.events.append(f"{regime}: outputs of {leg}")
         return self.results[leg]
 
     def reference(self) -> Arrays | None:
@@ -102,7 +119,7 @@ class FakeEngine:
     """An engine that has one bench, or an error in place of it, and keeps what it was asked for."""
 
     def __init__(self, bench: Bench | PlanError) -> None:
-        self.bench, self.asked = bench, [Order("", None)]
+        self.bench, self.asked, self.seeds = bench, [Order("", None)], [Seeds(0, 0)]
 
     def facts(self) -> Facts:
         """Return plain facts."""
@@ -112,9 +129,10 @@ class FakeEngine:
         """Return None."""
         return None
 
-    def prepare(self, case: Case, order: Order, seed: int, distribution: str) -> Bench:  # noqa: ARG002
+    def prepare(self, case: Case, order: Order, seeds: Seeds, distribution: str) -> Bench:  # noqa: ARG002
         """Return the bench, or raise the error."""
         self.asked.append(order)
+        self.seeds.append(seeds)
         if isinstance(self.bench, PlanError):
             raise self.bench
         return self.bench
@@ -129,6 +147,7 @@ def make_request(**changes: Any) -> Request:
         "base": "library",
         "lookup": None,
         "seed": 7,
+        "process_seed": 3,
         "distribution": "normal",
         "min_sample_ns": 150_000,
     }
@@ -144,6 +163,7 @@ class InlineProcess:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._engine: Simulated | None = None
+        self.startup_ns = 0
 
     def fingerprint(self) -> Fingerprint:
         """Return this process's fingerprint with `changes`."""
@@ -158,9 +178,12 @@ class InlineProcess:
         self._engine = Simulated(self._study.simulated)
 
     def ask(self, request: Request, timeout_s: int) -> Measured | Failed:  # noqa: ARG002
-        """Return what the device measures."""
+        """Return what the device measures, and how long that took on its clock."""
         assert self._engine is not None
-        return measure.run_case(self._engine, self._engine.own_clock(), request)
+        timer = self._engine.own_clock()
+        begin = timer.now_ns()
+        measured = measure.run_case(self._engine, timer, request)
+        return msgspec.structs.replace(measured, took_ns=timer.now_ns() - begin)
 
     def stop(self) -> None:
         """Forget the device."""
@@ -264,5 +287,5 @@ def torch_case(**changes: Any) -> Case:
 
 def torch_bench(case: Case, lookup: bool | None = None, base: str = "library", **changes: Any) -> Any:
     """Return the case made ready by torch's engine."""
-    asked = {"seed": 5, "distribution": "normal", **changes}
+    asked = {"seeds": Seeds(changes.pop("seed", 5), 1), "distribution": "normal", **changes}
     return torch_engine().prepare(case, Order(base, lookup), **asked)

@@ -153,6 +153,7 @@ def make_session(**changes: Any) -> Session:
         "entries": "e",
         "started": "2026-01-01T00:00:00+00:00",
         "reason": "",
+        "predicted_ns": 0,
         "fingerprint": make_fingerprint(),
         "prev": "",
     }
@@ -173,6 +174,7 @@ def make_regime(ratio_ppm: int, **changes: Any) -> RegimeSummary:
     """Return a regime of five repeats with this ratio, at most 1000 ppm off."""
     fields = {
         "repeats": 5,
+        "code": "",
         "ratio_ppm": ratio_ppm,
         "low_ppm": max(1, ratio_ppm - 1000),
         "high_ppm": ratio_ppm + 1000,

@@ -10,7 +10,7 @@ import pytest
 from factories import ORDERS, make_fingerprint, make_leg, make_record, make_session
 
 import studytool
-from studytool import freeze, jsonl, lines, pipeline, results, timing
+from studytool import attempts, freeze, jsonl, lines, pipeline, results, schedule, timing
 from studytool.digest import sha256
 from studytool.grid import case_digest
 from studytool.layout import StudyPlace
@@ -115,7 +115,7 @@ def write(
 ) -> Path:
     """Write the one session of an attempt as the script says, seal it, and return its file."""
     job = pipeline.job_of(pipeline.open_study(place), place, "bf16", split)
-    data, _ = timing.table_in_force(place, split)
+    data, _ = attempts.table_in_force(place, split)
     session = make_session(
         study=job.study.name,
         manifest=job.frozen.sha256,
@@ -132,7 +132,11 @@ def write(
     path = job.results.session(split, attempt, 1)
     with jsonl.Writer(path, session) as writer:
         for case, repeat in planned[: stop_after or None]:
-            writer.append(line_of(case, script(case), repeat, session))
+            record = line_of(case, script(case), repeat, session)
+            if record.order:
+                asked = (job.study.sha256, record.case, repeat, record.regime, len(ORDERS))
+                record = msgspec.structs.replace(record, order=schedule.block_orders(*asked))
+            writer.append(record)
     timing.seal(job, finished.hooks().now)
     return path
 

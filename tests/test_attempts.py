@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from factories import make_case, make_fingerprint, make_record, make_session, make_study, write_session
+from factories import STUDY_YAML, make_case, make_fingerprint, make_record, make_session, make_study, write_session
 
-from studytool import attempts
+from studytool import attempts, schedule
 from studytool.attempts import Attempt
 from studytool.errors import RecordError
 from studytool.grid import case_digest
@@ -14,7 +15,7 @@ from studytool.jsonl import SessionFile
 from studytool.layout import StudyPlace
 from studytool.model import Case, Record, Split, Status
 
-STUDY = make_study()
+STUDY = make_study(STUDY_YAML.replace("blocks: 8", "blocks: 4"))
 A, B = make_case(s_kv=64), make_case(s_kv=96)
 CASES = {case_digest(case): case for case in (A, B)}
 
@@ -23,7 +24,13 @@ def _write(root: Path, records: list[Record], number: int = 1, **changes: Any) -
     """Write the records file of one session of one attempt."""
     session = make_session(session=number, **changes)
     path = StudyPlace(root, "tiny").results("bf16").session(session.split, session.attempt, number)
-    return write_session(path, session, records)
+    return write_session(path, session, [_in_order(record) for record in records])
+
+
+def _in_order(record: Record) -> Record:
+    """Return a record whose blocks are in the study's own orders."""
+    asked = (STUDY.sha256, record.case, record.repeat, record.regime, STUDY.protocol.blocks)
+    return msgspec.structs.replace(record, order=schedule.block_orders(*asked)) if record.order else record
 
 
 def _load(root: Path, split: Split = Split.TRAIN, cases: dict[str, Case] = CASES) -> list[Attempt]:
@@ -205,3 +212,11 @@ def test_wrong_class_is_refused(tmp_path: Path) -> None:
     expected = ("open_engine", "host", "sdpa_fwd", "bf16", "none")
 
     assert _said(tmp_path) == f"train-01-001.jsonl:3: class {key}; expected {expected}"
+
+
+def test_other_block_orders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks in other orders than those of the study, the case and the repeat are no line of it."""
+    monkeypatch.setitem(globals(), "_in_order", lambda record: record)
+    _write(tmp_path, _repeat(1, A))
+
+    assert _said(tmp_path) == f"train-01-001.jsonl:2: {A.label}: not the block orders of this study, case and repeat"

@@ -99,7 +99,7 @@ def test_freeze_check_verifies(tmp_path: Path) -> None:
 
     assert missing[:2] == (2, "")
     assert same == posted
-    assert changed[:2] == (2, "")
+    assert changed[:2] == (1, "")
     assert re.fullmatch(r"frozen_cases/tiny/bf16\.train\.jsonl:\d: differs from what study\.yaml makes\n", changed.err)
     assert tree(tmp_path) == before
 
@@ -187,7 +187,7 @@ def test_gen_explains(made: StudyPlace) -> None:
     head, line = said.out.splitlines()
 
     assert " ".join(head.split()) == "class cases win neutral lose unclear geomean rule or code detail"
-    assert line.startswith("f16 64  11     4    0        7     0 ")
+    assert line.startswith("f16 64  11     4    1        6     0 ")
     assert (rows[0]["code"], rows[0]["rule"], rows[0]["cases"]) == ("CONFLICT", None, 11)
     assert re.search(rf"  CONFLICT +{re.escape(rows[0]['detail'])}$", line)
 

@@ -172,11 +172,12 @@ BAD_MANIFESTS: dict[str, tuple[Change, str]] = {
 def test_a_bad_manifest_is_one_line(whole: StudyPlace, change: Change, message: str) -> None:
     """Each fault of MANIFEST.json stops every command that needs frozen cases, before it does anything."""
     spoiled(whole.manifest, change)
-    said = [refused(whole.root, "freeze", whole.folder, "--check")]
-    said += [refused(whole.root, name, whole.folder, "--dtype", "bf16") for name in ("time", "score", "report", "run")]
+    checked = call("freeze", whole.folder, "--check")
+    said = [refused(whole.root, name, whole.folder, "--dtype", "bf16") for name in ("time", "score", "report", "run")]
 
     assert said[0].startswith(message)
-    assert said[1:] == said[:1] * 4
+    assert said == said[:1] * 4
+    assert checked == (2 if message.startswith(f"{MANIFEST}:1:") else 1, "", f"{said[0]}\n")
 
 
 @pytest.mark.parametrize("line", [1, 3])

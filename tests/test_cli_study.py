@@ -37,7 +37,10 @@ def test_score_exits_3_when_the_gate_cannot_be_said(tmp_path: Path) -> None:
     scripted.scored(tmp_path, {s_kv: Timed(ended={1: Status.CRASHED}) for s_kv in HOLDOUT})
     said = call("score", tmp_path / "studies" / "scripted", "--dtype", "bf16")
 
-    assert (said.code, said.err) == (3, "the gate has conditions without a value\n")
+    assert (said.code, said.err) == (
+        3,
+        ("the gate cannot say: no hold-out case reaches an entry; 4 hold-out cases failed; a condition has no value\n"),
+    )
 
 
 def test_score_exits_3_while_the_hold_out_is_incomplete(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def _verdict(ratio_ppm: int, margin_ppm: int = 250_000, decide: Decide | None = 
         (700_000, {"repeats": 2}, "INCONCLUSIVE"),
         (1_300_000, {"repeats": 2}, "INCONCLUSIVE"),
         (700_000, {"regimes": {}}, "INCONCLUSIVE"),
+        *[(ratio, {"code": code}, "INCONCLUSIVE") for ratio in (700_000, 1_300_000) for code in ("DRIFT", "CONTROL")],
         (700_000, {"status": Status.NO_BACKEND}, "INCONCLUSIVE"),
         (700_000, {"status": Status.UNRESOLVABLE}, "INCONCLUSIVE"),
         *[(700_000, {"status": status}, "LOSE") for status in fit.FROST_FAILURES],
@@ -65,6 +66,15 @@ def test_worst_regime_decides(other: int | None, verdict: str) -> None:
 
     assert found.verdict == verdict
     assert not other or found.ratio_ppm == other
+
+
+def test_control_of_one_regime_is_that_of_the_case() -> None:
+    """A case whose control fails in one regime is inconclusive, however fast and however slow the row is there."""
+    regimes = {"cold": make_regime(600_000), "warm": make_regime(500_000, code="CONTROL")}
+    summary = make_summary([make_case_summary(regimes=regimes)], regimes=("cold", "warm"))
+
+    assert fit.judge(summary, summary.cases[0], 50_000, exchanged=False).verdict == "INCONCLUSIVE"
+    assert fit.judge(summary, summary.cases[0], 50_000, exchanged=True).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(("band_ppm", "noisy"), [(25_000, False), (25_001, True), (0, False), (-1, True)])
@@ -99,12 +109,12 @@ def test_noise_gives_no_entries(band_ppm: int, noisy: bool) -> None:
         ("W W W W L W W W W", [FROM, UPTO], "from 384"),
         ("W W W W L W W W W", [UPTO, FROM], "upto 256"),
         ("W W LW W W W W", [FROM], "from 256"),  # a level with a win and a loss is not led
-        ("L W W W W N", [FROM], "CONFLICT"),  # the end level holds no win
+        ("L W W W W N", [FROM], "SUPPORT"),  # the end level holds no win; a bound would leave out the loss
         ("L W W W WN", [FROM], "from 128"),
         ("L N W W W W", [FROM], "from 192"),  # the run ends on a win
         ("L W N W W W W", [FROM], "from 128"),
         ("L W W W W L W", [FROM], "CONFLICT"),
-        ("L W WN WN WN W", [FROM], "CONFLICT"),  # 5 of 8
+        ("L W WN WN WN W", [FROM], "SUPPORT"),  # 5 of 8
         ("I W W W", [FROM], "NOISE"),
         ("N N N N", [FROM], "MARGIN"),
         ("L L L L", [FROM], "MARGIN"),
@@ -179,6 +189,7 @@ def test_support_is_the_study_s(support: int, rule: str) -> None:
         ),
         (make_levels("N N"), "MARGIN", "best 1.000: sdpa_fwd bf16 b1 h4 d64 S128/64"),
         (make_levels("W W I"), "NOISE", "sdpa_fwd bf16 b1 h4 d64 S128/192: too few repeats or regimes"),
+        ([*make_levels("W W"), make_case_summary(code="DRIFT")], "NOISE", "sdpa_fwd bf16 b1 h4 d64 S128: DRIFT"),
         (
             [*make_levels("W W"), make_case_summary(status=Status.NO_BACKEND, regimes={})],
             "NOISE",
@@ -235,13 +246,15 @@ def test_conflict_is_with_what_no_bound_leaves_out(thresholds: list[Threshold], 
     assert (found.code, found.detail.partition(", sdpa_fwd bf16 b1 h4 d64 ")[2]) == ("CONFLICT", said)
 
 
-def test_conflict_with_losses_that_a_bound_leaves_out() -> None:
-    """Where no loss is among the sizes that win, and they are too few, it is with all losses."""
+def test_losses_that_a_bound_leaves_out_are_no_conflict() -> None:
+    """Where a bound leaves out every loss, what is missing is support; without such a bound it is a conflict."""
     losers = [make_case_summary(ratio, s_kv=s_kv) for ratio, s_kv in ((1_400_000, 32), (1_200_000, 16))]
-    found = class_outcome([*make_levels("W W W"), *losers])
+    cases = [*make_levels("W W W"), *losers]
+    bounded, unbounded = class_outcome(cases), class_outcome(cases, decide=_decide())
 
-    assert found.code == "CONFLICT"
-    assert found.detail.endswith(", sdpa_fwd bf16 b1 h4 d64 S128/32 1.400; s_kv tells them apart")
+    assert (bounded.code, bounded.detail.partition(";")[0]) == ("SUPPORT", "3 of 5 cases win")
+    assert unbounded.code == "CONFLICT"
+    assert unbounded.detail.endswith(", sdpa_fwd bf16 b1 h4 d64 S128/32 1.400; s_kv tells them apart")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from studytool import fit, lines
 from studytool.digest import sha256
+from studytool.explain import explain_rows
 from studytool.fit import Fit, Outcome
 from studytool.metrics import geomean_ppm
 from studytool.model import Decide, Status, Threshold, Verdict
@@ -65,7 +66,7 @@ def test_order_of_cases_changes_no_byte(seed: int, shuffler: random.Random, one:
     )
 
     assert before.text == after.text
-    assert fit.explain_rows(before) == fit.explain_rows(after)
+    assert explain_rows(before) == explain_rows(after)
 
 
 @settings(max_examples=200)
@@ -279,7 +280,7 @@ def test_classes_are_decided_apart() -> None:
 def test_explanation_counts_verdicts() -> None:
     """What became of a class is told with its counts, its geomean, and the rule or the code."""
     cases = [*make_levels("I L W W W WN"), *make_levels("N", mask="tl")]
-    led, not_led = fit.explain_rows(make_fit(cases, class_key=("mask",)))
+    led, not_led = explain_rows(make_fit(cases, class_key=("mask",)))
 
     assert [led[name] for name in ("cases", "win", "neutral", "lose", "inconclusive")] == [7, 4, 1, 1, 1]
     assert (led["rule"], led["code"], not_led["rule"], not_led["code"]) == ("from s_kv 192", None, None, "MARGIN")

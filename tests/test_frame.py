@@ -168,7 +168,7 @@ def test_interval_of_a_pair_has_a_sign(tmp_path: Path) -> None:
     """ln(a/b) is below 0 where a is faster; the pair the other way round is its mirror, bounds exchanged."""
     records = [_record({"frost": scale}, repeat=n) for n, scale in enumerate((0.4, 0.5, 0.625), 1)]
     table = _table(tmp_path, *records)
-    one, other = (frame.pair_interval(table, *pair) for pair in (("frost", "backend"), ("backend", "frost")))
+    one, other = (frame.pair_interval(table, *pair, 0.95) for pair in (("frost", "backend"), ("backend", "frost")))
     half = 4.302652729911275 * math.log(1.25) / math.sqrt(3)
 
     assert one == pytest.approx((math.log(0.5), math.log(0.5) - half, math.log(0.5) + half))
@@ -204,6 +204,7 @@ def test_summary_rounds_once(tmp_path: Path) -> None:
     assert case.regimes == {
         "eager-warm": studyjson.RegimeSummary(
             repeats=3,
+            code="",
             ratio_ppm=500_000,
             low_ppm=low,
             high_ppm=high,

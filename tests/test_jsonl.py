@@ -57,7 +57,7 @@ def test_reads_back_what_was_written(tmp_path: Path) -> None:
     assert (found.lines, found.torn, found.sha256) == (5, 0, sha256(b"".join(lines)))
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(1, 2**63), st.booleans() | st.none())
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(1, 10**15), st.booleans() | st.none())
 def test_any_text_reads_back(tmp_path_factory: pytest.TempPathFactory, text: str, ns: int, lookup: bool | None) -> None:
     """Whatever an engine says, and however long it takes, reads back."""
     plan = Plan(engine=-1, name=text, knobs={text: ns})
@@ -217,11 +217,15 @@ def test_too_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_routing_has_plans_and_no_samples(tmp_path: Path, status: Status) -> None:
     """A routing record with plans alone is fine; one with samples is refused, ok as it is."""
     session = make_session(split=Split.ROUTING)
-    planned = make_record(split=Split.ROUTING, status=status, order=(), legs={"auto": make_leg(())})
+    plans = {"auto": make_leg(()), "default": make_leg(())}
+    planned = make_record(split=Split.ROUTING, status=status, order=(), legs=plans)
+    half = make_record(split=Split.ROUTING, order=(), legs={"auto": make_leg(())})
 
     assert len(write_session(tmp_path / "a.jsonl", session, [planned]).records) == 1
     with pytest.raises(RecordError, match=r"b\.jsonl:2: status ok, split routing with samples$"):
         write_session(tmp_path / "b.jsonl", session, [make_record(split=Split.ROUTING)])
+    with pytest.raises(RecordError, match=r"c\.jsonl:2: status ok without the plans of auto and default$"):
+        write_session(tmp_path / "c.jsonl", session, [half])
 
 
 def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ LONG = STUDY_YAML.replace("[bf16]", "[f32]").replace(
 )
 LONG = LONG.replace("blocks: 8", "blocks: 2400")
 HANGING = STUDY_YAML.replace("+ 64000}", "+ 64000, timeout: b == 1}")
-TORCH = STUDY_YAML.replace("engine: simulated", "engine: torch_sdpa")[: STUDY_YAML.index("simulated: {") + 1]
+TORCH = STUDY_YAML[: STUDY_YAML.index("simulated: {")].replace(
+    "engine: simulated\nrow: open_engine", "engine: torch_sdpa\nrow: torch_sdpa_math"
+)
 
 
 def _start(job: Job) -> subprocess.Popen[str]:
@@ -144,7 +146,7 @@ def test_worker_that_hangs_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
     assert running == 2
     assert (second.returncode, said) == (2, "")
-    assert complained == f"{job.place.folder}: another process is timing this study\n"
+    assert complained == f"{job.place.folder}: another process is at work on this study\n"
     assert (len(on_disk(job)), sealed(job)) == (1, {})
 
 

@@ -78,7 +78,12 @@ def test_legs_are_compared_without_a_reference() -> None:
     right.truth = wrong.truth = None
     wrong.results["auto"] = {"O": NUMBERS * 1.05}
 
-    assert _measured(right).checks == {"legs_o_ppb": 0, "warmup_rounds": 5, "steady": 1}
+    assert _measured(right).checks == {
+        "legs_o_ppb": 0,
+        "warmup_rounds": 5,
+        "steady": 1,
+        "trend_ppm": 0,
+    }
     assert _measured(wrong).error == "legs_o_ppb is 50000000; expected at most 12000000"
 
 

@@ -101,6 +101,7 @@ def test_each_cell_of_the_result_is_a_metric_of_the_score() -> None:
         f"{shown['regret_default_geomean']} ({shown['regret_default_max']})",
         f"{shown['regret_auto_geomean']} ({shown['regret_auto_max']})",
         f"{shown['auto_over_default_geomean']} ({shown['auto_over_default_min']}, {shown['auto_over_default_max']})",
+        str(metrics["reached"]),
         str(metrics["slower_beyond_noise"]),
         "PASS",
     ]
@@ -156,7 +157,7 @@ def test_a_spent_hold_out_is_called_spent(tmp_path: Path) -> None:
     place = make(tmp_path)
     job = job_at(place)
     path = tmp_path / "other.txt"
-    path.write_text(results.lines_of(results.train(job._replace(split=Split.TRAIN)), 1_500_000, "class").text)
+    path.write_text(results.lines_of(results.train(job._replace(split=Split.TRAIN)), 50_000, "box").text)
     pipeline.apply_lines(path, place.table, finished.hooks().now)
     scripted.write(place, Split.HOLDOUT, lambda _case: Timed(frost=150_000), attempt=3)
     scripted.score_of(place)
@@ -164,7 +165,7 @@ def test_a_spent_hold_out_is_called_spent(tmp_path: Path) -> None:
     told = "SPENT, so this is not out-of-sample (line 8 of the ledger changed the entries after a look at the hold-out)"
 
     assert text.splitlines()[4].endswith(f"the hold-out is {told}.**")
-    assert f"- The hold-out is {told}; per-case looks so far: 2." in text
+    assert f"- The hold-out is {told}; per-case looks at it so far: 2." in text
     assert "Unscored: holdout attempt 2 with 12 of 12 lines" in text
 
 
@@ -193,11 +194,11 @@ def test_few_repeats_are_said(sources: Sources) -> None:
 
 def test_what_has_no_value_is_not_a_number(sources: Sources) -> None:
     """Metrics without a value are n/a, a negative share keeps its sign, and empty sections say so."""
-    metrics = dict.fromkeys(METRICS) | {"cases": 4, "cases_timed": 0, "closed_gap": -500_000}
+    metrics = dict.fromkeys(METRICS) | {"cases": 4, "cases_timed": 0, "reached": 0, "closed_gap": -500_000}
     empty = {**sources.score, "metrics": metrics, "cases": [], "routing": [], "intervals": {}, "gate": []}
     text = markdown.render(sources._replace(score=empty))
 
-    assert "| bf16 | 0 of 4 | n/a (n/a) | n/a (n/a) | n/a (n/a, n/a) | n/a | FAIL |" in text
+    assert "| bf16 | 0 of 4 | n/a (n/a) | n/a (n/a) | n/a (n/a, n/a) | 0 | n/a | FAIL |" in text
     assert "the entries close: -0.500." in text
     assert section(text, "Notable cases") == "No case was timed.\n\n"
     assert section(text, "Routing") == "No routing case was declared.\n\n"

@@ -1,7 +1,7 @@
 """The simulated device: declared truths, the same samples from the same seed, and declared faults."""
 
+import itertools
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ from benches import SIMULATED, inline, make_job, make_request, run
 from factories import STUDY_YAML, make_case
 
 from studytool import frame, measure, stats
-from studytool.engines.base import Order, PlanError
+from studytool.engines.base import Order, PlanError, Seeds
 from studytool.engines.simulated import BACKEND, FROST, Simulated
 from studytool.measure import Measured
-from studytool.model import LEGS, SIMULATED_FAULTS, Status
+from studytool.model import LEGS
 
 NOISY = {"noise_ppm": 20_000, "process_ppm": 10_000}
 
@@ -83,7 +83,7 @@ def test_process_effect_is_kept_for_a_repeat() -> None:
     device = _device(process_ppm=10_000)
     times = [
         {ns / record.inner for record in (found.legs["backend"], found.legs["default"]) for ns in record.ns}
-        for found in (_measured(device, seed=seed) for seed in range(20))
+        for found in (_measured(device, process_seed=seed) for seed in range(20))
     ]
     centers = [math.log(max(values) / 128_000) for values in times]
 
@@ -125,68 +125,20 @@ def test_declared_ratio_is_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert abs(control) < off
 
 
-FATES = {
-    Status.CRASHED: "s_kv == 64",
-    Status.TIMEOUT: "s_kv == 128",
-    Status.ERROR: "s_kv == 256",
-    Status.WRONG_RESULT: "s_kv == 512",
-    Status.REFUSED: "s_kv == 96",
-    Status.DECLINED: "s_kv == 160",
-    Status.NO_FROST: "s_kv == 32",
-    Status.NO_BACKEND: "s_kv == 48",
-}
-WORDS = {
-    Status.OK: "",
-    Status.CRASHED: "ended by SIGKILL",
-    Status.TIMEOUT: "no answer in 1 s",
-    Status.ERROR: "RuntimeError: the simulated engine has a defect",
-    Status.WRONG_RESULT: "legs_o_ppb is 500000000; expected at most 12000000",
-    Status.REFUSED: "the simulated engine says refused",
-    Status.DECLINED: "the simulated engine says declined",
-    Status.NO_FROST: "leg frost has no plan",
-    Status.NO_BACKEND: "leg backend has no plan",
-}
-
-
-def test_every_fault_costs_its_lines_and_not_the_run(tmp_path: Path) -> None:
-    """Each declared fault gives its status and words, in every repeat; the other cases are timed all the same."""
-    faults = "".join(f", {status}: {text}" for status, text in FATES.items())
-    text = STUDY_YAML.replace("+ 64000}", f"+ 64000{faults}}}").replace("[64,", "[16, 24, 32, 48, 64,")
-    job = make_job(tmp_path, text=text.replace("blocks: 8", "blocks: 8, case_timeout_s: 1"))
-    attempt = run(job)
-    records = [record for file in attempt.files for record in file.records]
-    counts = Counter(record.status for record in records)
-
-    assert (len(job.cases), attempt.found, attempt.missing) == (10, 30, frozenset())
-    assert counts == {Status.OK: 6, **dict.fromkeys(FATES, 3)}
-    assert {(record.status, record.error) for record in records} == {*WORDS.items()}
-    for record in records:
-        expected = next(
-            (status for status, text in FATES.items() if text.endswith(f" {job.cases[record.case].s_kv}")), "ok"
-        )
-        assert record.status == expected
-        assert bool(record.order) is (expected == "ok")
-
-
-def test_every_fault_has_an_example() -> None:
-    """The study above declares every fault that there is."""
-    assert {str(status) for status in FATES} == set(SIMULATED_FAULTS)
-
-
 def test_faults_hold_where_their_comparison_does() -> None:
     """A fault is for the cases of which its comparison holds; fields that a case leaves out are neutral."""
-    device = _device(refused="window == 0", declared=1)
+    device, asked = _device(refused="window == 0", declared=1), (Order("library", None), Seeds(1, 1), "normal")
 
     with pytest.raises(PlanError):
-        device.prepare(make_case(), Order("library", None), 1, "normal")
-    assert device.prepare(make_case(mask="tl", window=8), Order("library", None), 1, "normal").plans["frost"] == FROST
+        device.prepare(make_case(), *asked)
+    assert device.prepare(make_case(mask="tl", window=8), *asked).plans["frost"] == FROST
 
 
 @pytest.mark.parametrize("lookup", [None, True, False])
 @pytest.mark.parametrize(("fate", "kept"), [("no_frost", BACKEND), ("no_backend", FROST)])
 def test_missing_side_leaves_the_other(lookup: bool | None, fate: str, kept: object) -> None:
     """Without one side, auto and default run the other, whatever the table says."""
-    bench = _device(**{fate: "b == 1"}).prepare(make_case(), Order("library", lookup), 1, "normal")
+    bench = _device(**{fate: "b == 1"}).prepare(make_case(), Order("library", lookup), Seeds(1, 1), "normal")
 
     assert (bench.plans["auto"], bench.plans["default"]) == (kept, kept)
     assert [leg for leg in LEGS if bench.plans[leg] is None] == [fate.removeprefix("no_")]
@@ -194,9 +146,9 @@ def test_missing_side_leaves_the_other(lookup: bool | None, fate: str, kept: obj
 
 def test_leg_without_a_plan_cannot_be_timed() -> None:
     """Timing a leg that has no plan is an error, not a sample of another one."""
-    bench = _device(no_frost="b == 1").prepare(make_case(), Order("library", None), 1, "normal")
+    bench = _device(no_frost="b == 1").prepare(make_case(), Order("library", None), Seeds(1, 1), "normal")
 
-    with pytest.raises(ValueError, match="leg frost has no plan"), bench.armed("frost"):
+    with pytest.raises(KeyError, match="frost"), bench.armed("frost", "eager-warm"):
         pass
 
 
@@ -206,3 +158,29 @@ def test_facts_are_the_declaration() -> None:
 
     assert facts.settings == {name: str(value) for name, value in {**SIMULATED, "noise_ppm": 5}.items()}
     assert (facts.cc, facts.board) == ("sim-1", "simulated device")
+
+
+def test_virtual_time_is_what_everything_took() -> None:
+    """The clock goes on over the cases of a process: building, warming up, flushing and timing all take their time."""
+    device = _device(jit_ms=40)
+    clock = device.own_clock()
+    times = [clock.now_ns()]
+    for regime in ("eager-warm", "eager-warm", "eager-cold"):
+        _measured(device, regime=regime)
+        times.append(clock.now_ns())
+    first, second, cold = (after - before for before, after in itertools.pairwise(times))
+
+    assert times[0] == 0
+    assert first == second > 42_000_000 + 8 * 4 * 150_000
+    assert cold > first + 8 * 4 * 100_000
+
+
+def test_jit_is_build_time_and_no_sample() -> None:
+    """What the frost side takes to be compiled stands in its build time, and its samples stay as they are."""
+    slow, plain = (_measured(_device(jit_ms=jit_ms)) for jit_ms in (250, 0))
+
+    assert {leg: slow.legs[leg].build_ns - plain.legs[leg].build_ns for leg in LEGS} == {
+        **dict.fromkeys(LEGS, 0),
+        "frost": 250_000_000,
+    }
+    assert _ns(slow) == _ns(plain)

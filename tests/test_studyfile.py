@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studytool import grid, studyfile, yamlnode
+from studytool.engine_terms import SIMULATED_NUMBERS
 from studytool.errors import StudyFileError
 from studytool.metrics import Condition
 from studytool.model import Decide, Protocol, Split, Threshold
@@ -104,10 +105,8 @@ def test_simulated_device_is_read() -> None:
         "backend_ns": "s_kv * 1000",
         "frost_ns": "s_kv * 500 + 64000",
         "crashed": "s_kv == 64",
-        "seed": 0,
-        "tick_ns": 1,
+        **SIMULATED_NUMBERS,
         "noise_ppm": 300,
-        "process_ppm": 0,
     }
 
 

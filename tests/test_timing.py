@@ -128,7 +128,10 @@ def test_only_one_process_times_a_study(tmp_path: Path, monkeypatch: pytest.Monk
     """While a study is timed, another call is refused with one line; afterwards it is not."""
     inline(monkeypatch)
     job = make_job(tmp_path)
-    with timing._alone(job.place), pytest.raises(StudyError, match=r"studies/tiny: another process is timing this st"):
+    with (
+        timing.alone(job.place),
+        pytest.raises(StudyError, match=r"studies/tiny: another process is at work on this study"),
+    ):
         run(job)
 
     assert run(job).found == 18

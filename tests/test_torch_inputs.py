@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benches import torch_bench, torch_case
+from benches import FakeClock, torch_bench, torch_case
 from factories import make_case
 
 from studytool.engines.base import Launch
@@ -29,9 +29,9 @@ def test_inputs_depend_on_the_seed(distribution: str) -> None:
 
 
 def _visible(**changes: Any) -> list[list[int]]:
-    from studytool.engines import torch_sdpa
+    from studytool.engines import torch_inputs
 
-    seen = torch_sdpa._visible(make_case(**changes))
+    seen = torch_inputs.visible_keys(make_case(**changes))
     return [] if seen is None else seen.int().tolist()
 
 
@@ -93,8 +93,31 @@ def test_launch_runs_so_many_times() -> None:
     bench = torch_bench(torch_case())
     counted = []
     bench._step = lambda _leg: lambda: counted.append(1)
-    with bench.armed("backend") as launch:
+    with bench.armed("backend", "eager-warm") as launch:
         launch(7)
     typed: Launch = launch
 
     assert (len(counted), callable(typed)) == (7, True)
+
+
+def test_flush_writes_more_than_the_caches_hold() -> None:
+    """A flush writes each byte of a buffer of 256 MiB, the same buffer each time."""
+    from studytool.engines import torch_sdpa
+
+    bench, buffer = torch_bench(torch_case()), torch_sdpa._flush_buffer()
+    before = int(buffer[0])
+    bench.flush()
+
+    assert buffer.numel() * buffer.element_size() == 256 << 20
+    assert (int(buffer.min()), int(buffer.max())) == (before + 1, before + 1)
+    assert torch_sdpa._flush_buffer() is buffer
+
+
+def test_probe_reads_after_a_flush_and_again() -> None:
+    """The probe of the flush is timed twice by the clock that asks, once after a flush and once right after that."""
+    bench, clock = torch_bench(torch_case()), FakeClock()
+    flushed: list[int] = []
+    bench.flush = lambda: flushed.append(clock.taken)
+    found = bench.flush_probe_ns(clock)
+
+    assert (found, flushed, clock.taken) == ((0, 0), [0], 2)

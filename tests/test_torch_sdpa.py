@@ -68,13 +68,26 @@ def test_each_leg_runs_its_kernel_and_is_right(mask: str, dtype: str, op: str) -
     assert {f"{a}_{kind}_ppb" for a in ("legs", "float64") for kind in kinds} == found.checks.keys() - {
         "warmup_rounds",
         "steady",
+        "trend_ppm",
     }
     for leg, name in _names(bench).items():
-        with _dispatched() as seen, bench.armed(leg) as launch:
+        with _dispatched() as seen, bench.armed(leg, "eager-warm") as launch:
             launch(1)
         kernels = {"sdpa_fwd": {name}, "sdpa_bwd": {f"{name} backward"}, "sdpa_fwd_bwd": {name, f"{name} backward"}}
         assert seen == kernels[op]
     assert _names(bench) == {**dict.fromkeys(LEGS, "FLASH_ATTENTION"), "frost": "MATH"}
+
+
+@pytest.mark.parametrize("op", ["sdpa_fwd", "sdpa_bwd"])
+def test_cold_regime_is_timed_as_well(op: str) -> None:
+    """A case is timed with its caches flushed too, the same plans and numbers, and the flush is probed."""
+    case = torch_case(op=op)
+    request = make_request(case=case, regime="eager-cold", min_sample_ns=1, orders=make_request().orders[:4])
+    found = measure.run_case(FakeEngine(torch_bench(case)), clock.HostClock(), request)
+
+    assert (found.status, found.error) == (Status.OK, "")
+    assert int(found.checks["flush_probe_ppm"]) > 0
+    assert {leg: len(record.ns) for leg, record in found.legs.items()} == dict.fromkeys(LEGS, 4)
 
 
 FLASH_REFUSES: dict[str, dict[str, Any]] = {
@@ -93,7 +106,7 @@ def test_what_flash_refuses_runs_math(name: str, lookup: bool | None) -> None:
     """Where FLASH_ATTENTION takes no such case there is no backend leg, and torch's own pick is MATH."""
     case = torch_case(**FLASH_REFUSES[name])
     bench = torch_bench(case, lookup)
-    with _dispatched() as seen, bench.armed("default") as launch:
+    with _dispatched() as seen, bench.armed("default", "eager-warm") as launch:
         launch(1)
 
     assert _names(bench) == {"backend": None, "frost": "MATH", "auto": "MATH", "default": "MATH"}
@@ -108,7 +121,7 @@ def test_math_alone_is_right(name: str) -> None:
     """What only MATH runs agrees with float64 as well."""
     case = torch_case(dtype="f32", **FLASH_REFUSES[name])
     bench = torch_bench(case)
-    found, reference = bench.outputs("default"), bench.reference()
+    found, reference = bench.outputs("default", "eager-warm"), bench.reference()
     errors = {output: measure.relative_error_ppb(found, reference, output) for output in reference}
 
     assert errors.keys() == ({"O"} if case.op == "sdpa_fwd" else {"O", "dQ", "dK", "dV"})
@@ -124,7 +137,10 @@ def test_mask_and_flag_are_refused_by_math() -> None:
     assert _names(bench) == {**dict.fromkeys(LEGS, "FLASH_ATTENTION"), "frost": None}
     assert bench.why.startswith("MATH: ")
     assert found.status is Status.NO_FROST
-    assert measure.relative_error_ppb(bench.outputs("auto"), bench.reference(), "O") <= measure.TOLERANCE_PPB["bf16"][0]
+    assert (
+        measure.relative_error_ppb(bench.outputs("auto", "eager-warm"), bench.reference(), "O")
+        <= measure.TOLERANCE_PPB["bf16"][0]
+    )
 
 
 def test_case_that_neither_takes_is_refused_with_both_reasons() -> None:
@@ -161,7 +177,7 @@ def test_entry_lifts_math(lookup: bool | None, auto: str, base: str) -> None:
     """With an entry that leads, auto runs MATH; without one or with one that trails, what torch picks."""
     case = torch_case()
     bench = torch_bench(case, lookup, base)
-    with _dispatched() as seen, bench.armed("auto") as launch:
+    with _dispatched() as seen, bench.armed("auto", "eager-warm") as launch:
         launch(1)
 
     assert seen == {auto}
@@ -222,7 +238,7 @@ def test_leg_that_computes_nothing_is_wrong() -> None:
     """A launch that leaves the outputs as they were is a wrong result, since they were NaN."""
     case = torch_case(op="sdpa_fwd_bwd")
     bench = torch_bench(case)
-    bench.outputs("frost")
+    bench.outputs("frost", "eager-warm")
     bench._step = lambda _leg: lambda: None
 
     assert _run(bench, case).status is Status.WRONG_RESULT

@@ -9,7 +9,7 @@ import click
 
 from studytool import __version__
 from studytool.cli.terminal import Command, Group, command, hooks, now, printable
-from studytool.errors import CannotSayError, CheckFailedError, StudyError
+from studytool.errors import CannotSayError, CheckFailedError, FrozenError, StudyError
 
 if TYPE_CHECKING:
     from studytool.costs import Budget
@@ -67,7 +67,9 @@ def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
     declared, place = _open(study)
     if check:
         found, problems = freezing.check(declared, place)
-        if problems or found is None:
+        if found is None:
+            raise FrozenError(problems[0])
+        if problems:
             raise CheckFailedError(problems[0])
         frozen = found
         click.echo(freezing.posted_line(frozen.manifest, frozen.sha256))
