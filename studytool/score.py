@@ -70,14 +70,7 @@ def score(inputs: Inputs) -> Json:
         "study": inputs.study.name,
         "dtype": inputs.dtype,
         "manifest_sha256": inputs.manifest_sha256,
-        "attempts": {"train": inputs.summary.attempt, "holdout": inputs.holdout.number}
-        | ({"routing": inputs.routing.number} if inputs.routing else {}),
-        "records": {
-            file.path.name: file.sha256
-            for attempt in (inputs.holdout, inputs.routing)
-            if attempt
-            for file in attempt.files
-        },
+        **_sources(inputs),
         "repeats": inputs.study.protocol.repeats,
         "metrics": metrics,
         "intervals": _intervals(inputs, timed),
@@ -97,6 +90,20 @@ def score(inputs: Inputs) -> Json:
         "unsteady": int((~table["steady"].astype(bool)).sum()),
         "cases": [item.entry for item in timed],
         "routing": routing,
+    }
+
+
+def _sources(inputs: Inputs) -> Json:
+    """Return which attempts and records were scored, why an attempt was made, and what was left unscored."""
+    return {
+        "attempts": {"train": inputs.summary.attempt, "holdout": inputs.holdout.number}
+        | ({"routing": inputs.routing.number} if inputs.routing else {}),
+        "records": {
+            file.path.name: file.sha256
+            for attempt in (inputs.holdout, inputs.routing)
+            if attempt
+            for file in attempt.files
+        },
         "reasons": {
             f"{attempt.files[0].session.split} attempt {attempt.number}": attempt.files[0].session.reason
             for attempt in (inputs.holdout, inputs.routing)
