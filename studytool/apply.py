@@ -59,9 +59,9 @@ def _owned(key: Key, table: lines.Text, header: lines.Header) -> bool:
 
 def _told(path: Path, header: lines.Header, body: str, table_sha256: str) -> bool:
     events = ledger.read(path)
-    own = [event for event in events if event.event == "apply" and event.body["dtype"] == header.dtype]
+    own = ledger.last_apply(events, header.dtype)
     last = ledger.last(events, "apply")
-    return bool(own and last and own[-1].body["lines"] == body and last.body["table"] == table_sha256)
+    return bool(own and last and own.body["lines"] == body and last.body["table"] == table_sha256)
 
 
 def _tell(ledgers: list[Path], header: lines.Header, body: str, table: lines.Text, table_sha256: str, at: str) -> None:

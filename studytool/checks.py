@@ -131,10 +131,10 @@ def _same(job: Job, there: bytes, expected: bytes, path: Path) -> None:
 
 
 def _applied(found: Found) -> Event:
-    own = [e for e in found.events if e.event == "apply" and e.body["dtype"] == found.job.dtype]
-    if not own:
+    own = ledger.last_apply(found.events, found.job.dtype)
+    if own is None:
         raise CannotSayError("no lines of this dtype were applied yet")
-    return own[-1]
+    return own
 
 
 def _fit_text(found: Found) -> str:

@@ -120,6 +120,11 @@ def freshness(events: tuple[Event, ...]) -> Freshness:
     return Freshness("SPENT" if reason else "FRESH", reason, looks)
 
 
+def last_apply(events: tuple[Event, ...], dtype: str) -> Event | None:
+    """Return the last event by which lines of a dtype went into the table, or None."""
+    return last(tuple(event for event in events if event.body.get("dtype") == dtype), "apply")
+
+
 def last(events: tuple[Event, ...], kind: str) -> Event | None:
     """Return the last event of a kind, or None."""
     return next((event for event in reversed(events) if event.event == kind), None)

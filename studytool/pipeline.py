@@ -206,9 +206,8 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
 
 def _applied(job: Job) -> bool:
     """Return whether lines that this study.json gave were applied, with whatever margin they were made."""
-    path, events = job.results.lines, ledger.read(job.results.ledger)
-    own = [event for event in events if event.event == "apply" and event.body["dtype"] == job.dtype]
-    if not own or not path.is_file() or sha256(read_bytes(path)) != own[-1].body["lines"]:
+    path, own = job.results.lines, ledger.last_apply(ledger.read(job.results.ledger), job.dtype)
+    if own is None or not path.is_file() or sha256(read_bytes(path)) != own.body["lines"]:
         return False
     header, _ = lines.read_lines(read_bytes(path), str(path))
     return header.study_json == sha256(read_bytes(job.results.study_json))

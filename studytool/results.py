@@ -78,7 +78,7 @@ def score_bytes(found: dict[str, Any]) -> bytes:
 def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
     """Return report.md; the ledger counts up to its last look at the hold-out."""
     looked = max((number for number, event in enumerate(events, 1) if event.event == "score"), default=0)
-    applied = next((e for e in reversed(events) if e.event == "apply" and e.body["dtype"] == job.dtype), None)
+    applied = ledger.last_apply(events, job.dtype)
     if applied is None:
         raise CannotSayError(f"{job.dtype}: no lines were applied; run gen.py and `studytool apply`")
     holdout = complete_attempt(job)
