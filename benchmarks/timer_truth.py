@@ -99,6 +99,7 @@ def _record(world: World, study: str, family: int, digest: str, case: Case, repe
         legs=measured.legs,
         order=measured.order,
         clock_mhz=measured.clock_mhz,
+        blocks=measured.blocks,
         checks=measured.checks,
         error=measured.error,
         prev="",
@@ -115,6 +116,7 @@ def _session(world: World) -> Session:
         tick_ns=world.row.numbers(100.0).get("tick_ns", 1),
         versions={},
         settings={},
+        device={},
         code="",
     )
     return Session(

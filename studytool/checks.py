@@ -8,12 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from studytool import digest, fingerprint, gate, jsonl, ledger, lines, results
+from studytool import chain, digest, fingerprint, gate, ledger, lines, results
 from studytool.attempts import Attempt, Job
-from studytool.errors import CannotSayError, RecordError, StudyError
+from studytool.errors import CannotSayError, StudyError
 from studytool.files import read_bytes
 from studytool.freeze import first_difference
-from studytool.layout import StudyPlace
 from studytool.ledger import Event
 from studytool.metrics import condition_text, metric_text, ratio_text
 from studytool.model import Record, Split, Status
@@ -38,38 +37,6 @@ class Found:
         return results.score_of(self.job, self.train)
 
 
-def begun(place: StudyPlace, dtype: str) -> str:
-    """Return what a ledger began with, after comparing it with the manifest that is there."""
-    path = place.results(dtype).ledger
-    shown = place.shown(path)
-    events = ledger.read(path, shown)
-    if not events or events[0].event != "frozen":
-        raise StudyError(f"{shown}:1: expected the frozen manifest as the first event")
-    data = read_bytes(place.manifest)
-    if events[0].body["manifest"] != digest.sha256(data):
-        marks, now = list(events[0].body["marks"]), digest.line_marks(data)  # type: ignore[arg-type]
-        line = next((n for n, (a, b) in enumerate(zip(marks, now, strict=False), 1) if a != b), len(now))
-        raise StudyError(f"{place.shown(place.manifest)}:{line}: changed since the ledger began")
-    return f"{len(events)} events, chain intact, manifest sha256:{digest.sha256(data)[:12]}"
-
-
-def _ledger(found: Found) -> str:
-    job = found.job
-    own = _applied_to(found.events)
-    for path in sorted(job.place.folder.glob("*/ledger.jsonl")):
-        other = _applied_to(ledger.read(path, job.place.shown(path)))
-        short, long = sorted((own, other), key=len)
-        if long[len(long) - len(short) :] != short:
-            names = job.place.shown(job.results.ledger), job.place.shown(path)
-            raise StudyError(f"{names[0]}: tells of other tables than {names[1]}")
-    return begun(job.place, job.dtype)
-
-
-def _applied_to(events: tuple[Event, ...]) -> list[str]:
-    """Return the tables that lines were applied to, in order: one ledger that began later tells the same end."""
-    return [str(event.body["table"]) for event in events if event.event == "apply"]
-
-
 def _comparable(found: Found) -> str:
     train, holdout = (
         results.complete_attempt(found.job._replace(split=split)).files[0] for split in (Split.TRAIN, Split.HOLDOUT)
@@ -77,30 +44,6 @@ def _comparable(found: Found) -> str:
     if difference := fingerprint.comparable(train.session.fingerprint, holdout.session.fingerprint):
         raise StudyError(f"{found.job.place.shown(holdout.path)}:1: not comparable with the train split: {difference}")
     return f"one board model, one code: {holdout.session.fingerprint.code[:12]}"
-
-
-def _sealed(found: Found) -> str:
-    job = found.job
-    sealed = {str(e.body["file"]): str(e.body["sha256"]) for e in found.events if e.event == "session"}
-    present = {path.name: path for path in sorted(job.results.records.glob("*.jsonl"))}
-    if missing := sorted(sealed.keys() - present.keys()):
-        raise StudyError(f"{job.place.shown(job.results.records)}/{missing[0]}: in the ledger and not there")
-    for name, path in present.items():
-        file = jsonl.read(path, job.place.shown(path))
-        if file is None:
-            if name in sealed:
-                raise StudyError(f"{job.place.shown(path)}:1: changed after it was written")
-            continue
-        if name not in sealed and ledger.last(found.events, "score") is None:
-            raise CannotSayError(f"{job.place.shown(path)}: not in the ledger yet; was `studytool time` stopped?")
-        if name not in sealed:
-            raise StudyError(f"{job.place.shown(path)}: not in the ledger")
-        if file.sha256 != sealed[name]:
-            line = file.lines + bool(file.torn)
-            raise RecordError(
-                f"{job.place.shown(path)}:{line}: changed after it was written (the ledger has another hash)"
-            )
-    return f"{len(sealed)} files, chains intact"
 
 
 def _planned(found: Found) -> str:
@@ -268,8 +211,9 @@ def _gate(found: Found) -> str:
 
 
 CHECKS: list[tuple[str, Callable[[Found], str]]] = [
-    ("ledger", _ledger),
-    ("records sealed", _sealed),
+    ("ledger", lambda found: chain.told(found.job, found.events)),
+    ("drivers", lambda found: chain.drivers(found.job, found.events)),
+    ("records sealed", lambda found: chain.sealed(found.job, found.events)),
     ("planned lines", _planned),
     ("study.json", _study_json),
     ("lines", _lines),

@@ -1,12 +1,13 @@
 """What study.yaml may ask of each engine, and declare of a simulated device."""
 
-from studytool.model import DTYPES, REGIMES, Status
+from studytool.model import DTYPES, OPS, REGIMES, Status
 
 ENGINE_ROWS: dict[str, tuple[str, ...]] = {"torch_sdpa": ("torch_sdpa_math",)}
-ENGINE_DTYPES = {"torch_sdpa": DTYPES[:3], "simulated": DTYPES}
-"""The rows that an engine can lift (any name where there are none) and the dtypes that it knows."""
+"""The rows that an engine can lift; any name where there are none, since cuDNN's rows are those of its version."""
 
-ENGINE_REGIMES = {"torch_sdpa": REGIMES[:2], "simulated": REGIMES}
+ENGINE_OPS = {"cudnn": OPS[:2], "torch_sdpa": OPS, "simulated": OPS}
+ENGINE_DTYPES = {"cudnn": DTYPES[1:], "torch_sdpa": DTYPES[:3], "simulated": DTYPES}
+ENGINE_REGIMES = {"cudnn": REGIMES, "torch_sdpa": REGIMES[:2], "simulated": REGIMES}
 
 SIMULATED_COSTS = ("backend_ns", "frost_ns")
 SIMULATED_FAULTS = (

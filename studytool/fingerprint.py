@@ -14,7 +14,15 @@ from studytool.digest import digest, sha256, tree_digest
 from studytool.engines.base import Clock, Engine
 from studytool.model import Fingerprint
 
-_MEASURING = ("clock.py", "fingerprint.py", "measure.py", "schedule.py", "worker.py", "engines/*.py", "runtime/key.py")
+_MEASURING = (
+    "clock.py",
+    "fingerprint.py",
+    "measure.py",
+    "schedule.py",
+    "worker.py",
+    "engines/**/*.py",
+    "runtime/key.py",
+)
 """The sources that decide what a sample is; their digest, with the engine's versions and settings, is `code`."""
 
 
@@ -32,13 +40,14 @@ def take(engine: Engine, clock: Clock) -> Fingerprint:
     sources = [path for pattern in _MEASURING for path in package.glob(pattern)]
     return Fingerprint(
         board=facts.board or _processor(),
-        uuid=_machine_id(),
+        uuid=facts.uuid or _machine_id(),
         cc=facts.cc,
         cores=os.cpu_count() or 0,
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=facts.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         tick_ns=clock.tick_ns,
         versions=versions,
         settings=facts.settings,
+        device=dict(facts.device),
         code=digest([tree_digest(sources, package), versions, facts.settings]),
     )
 

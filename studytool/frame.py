@@ -67,7 +67,10 @@ def _row(record: Record, tick_ns: int) -> dict[str, object]:
 
 
 def _host_bound(record: Record) -> bool:
-    return any(leg.host_ns and np.median(leg.host_ns) > np.median(leg.ns) for leg in record.legs.values())
+    """Return whether a leg's host time exceeds its device time, or is in a sample that could not be had without it."""
+    legs = record.legs.values()
+    slower = any(leg.host_ns and np.median(leg.host_ns) > np.median(leg.ns) for leg in legs)
+    return slower or any(any(leg.counters.get("gap", ())) for leg in legs)
 
 
 def control(table: pd.DataFrame) -> list[float]:

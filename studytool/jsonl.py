@@ -133,6 +133,9 @@ def record_problem(record: Record, session: Session) -> str | None:
     for name, leg in record.legs.items():
         if problem := _leg_problem(leg, len(record.order)):
             return f"leg {name}: {problem}"
+    for name, values in record.blocks.items():
+        if len(values) != len(record.order):
+            return f"{len(values)} values of {name} in {len(record.order)} blocks"
     return _status_problem(record)
 
 

@@ -33,6 +33,10 @@ class StudyPlace(NamedTuple):
         """Return the table that the hold-out is timed with."""
         return self.folder / "table.py"
 
+    def driver(self, name: str, sha256: str) -> Path:
+        """Return where the copy of a script that was started is kept."""
+        return self.folder / "drivers" / f"{sha256[:12]}-{name}"
+
     @property
     def frozen(self) -> Path:
         """Return frozen_cases/NAME."""

@@ -1,7 +1,8 @@
 """The ledger of one dtype's results: what was done when, append-only; each line carries its own hash and the last.
 
 Events: `frozen` (the manifest that holds from here on), `session` (a records file was finished, with its hash),
-`apply` (lines went into the table), `score` (a per-case look at the hold-out).
+`apply` (lines went into the table), `score` (a per-case look at the hold-out), `driver` (a script of the study's
+`drivers/` was started).
 """
 
 import os
@@ -23,6 +24,7 @@ EVENTS: dict[str, dict[str, type]] = {
     "session": {"file": str, "sha256": str, "lines": int},
     "apply": {"dtype": str, "lines": str, "margin_ppm": int, "scope": str, "table": str, "entries": str},
     "score": {"score": str},
+    "driver": {"name": str, "sha256": str},
 }
 """What each event tells: the names and types of its body."""
 

@@ -51,6 +51,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     legs: dict[str, LegRecord] = {}
     order: tuple[str, ...] = ()
     clock_mhz: tuple[int, ...] = ()
+    blocks: dict[str, tuple[int, ...]] = {}
     checks: dict[str, int | str] = {}
     error: str = ""
 
@@ -60,21 +61,25 @@ def run_case(engine: Engine, clock: Clock, request: Request) -> Measured:
 
     Without block orders (routing) the plans of auto and default are proven and nothing is timed.
     """
+    order = Order(request.base, request.lookup)
+    seeds = Seeds(request.seed, request.process_seed)
     try:
-        bench = engine.prepare(
-            request.case,
-            Order(request.base, request.lookup),
-            Seeds(request.seed, request.process_seed),
-            request.distribution,
-        )
+        bench = engine.prepare(request.case, order, seeds, request.distribution)
+        measured = _run(bench, clock, request)
     except PlanError as error:
         return Measured(status=error.status, error=str(error))
+    return msgspec.structs.replace(measured, checks={**bench.notes, **measured.checks})
+
+
+def _run(bench: Bench, clock: Clock, request: Request) -> Measured:
     legs = {leg: LegRecord(plan=bench.plans[leg], build_ns=bench.build_ns[leg]) for leg in LEGS}
     needed = LEGS if request.orders else ("auto", "default")
     for leg in needed:
         if bench.plans[leg] is None:
             status = Status.NO_FROST if leg == "frost" else Status.NO_BACKEND
-            return Measured(status=status, legs=legs, error=f"leg {leg} has no plan")
+            sides = (leg,) if request.orders else ("backend", "frost")
+            why = [str(bench.notes[name]) for side in sides if (name := f"declined_{side}") in bench.notes]
+            return Measured(status=status, legs=legs, error=": ".join([f"leg {leg} has no plan", *why]))
     if changed := _unproven(bench, needed):
         return Measured(status=Status.DECLINED, legs=legs, error=changed)
     if not request.orders:
@@ -99,7 +104,10 @@ def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int |
     samples: dict[str, list[int]] = {leg: [] for leg in LEGS}
     host: dict[str, list[int]] = {leg: [] for leg in LEGS}
     counters: dict[str, dict[str, list[int]]] = {leg: {} for leg in LEGS}
+    states: dict[str, list[int]] = {}
     for block in request.orders:
+        for name, value in clock.state().items():
+            states.setdefault(name, []).append(value)
         for index in block:
             leg = LEGS[int(index)]
             sample = _sample(bench, clock, leg, request.regime, inner[leg])
@@ -127,6 +135,7 @@ def _timed(bench: Bench, clock: Clock, request: Request, checks: dict[str, int |
         legs=timed,
         order=request.orders,
         clock_mhz=(*before, *clock.mhz()),
+        blocks={name: tuple(values) for name, values in states.items()},
         checks=checks,
     )
 

@@ -12,11 +12,9 @@ SCHEMA = 1
 """Version of every file that studytool writes; a reader refuses any other."""
 
 LEGS = ("backend", "frost", "auto", "default")
-OPS = ("sdpa_fwd", "sdpa_bwd", "sdpa_fwd_bwd")
+OPS, MASKS = ("sdpa_fwd", "sdpa_bwd", "sdpa_fwd_bwd"), ("none", "tl", "br")
 DTYPES = ("f32", "bf16", "f16", "fp8")
-MASKS = ("none", "tl", "br")
-ENGINES = ("torch_sdpa", "simulated")
-BASES = ("library", "backend")
+ENGINES, BASES = ("cudnn", "torch_sdpa", "simulated"), ("library", "backend")
 REGIMES = ("eager-warm", "eager-cold", "replay-warm", "replay-cold")
 """How a block can be launched: eagerly or by replaying a graph, with the caches warm or flushed."""
 
@@ -116,11 +114,7 @@ def case_problem(case: Case) -> str | None:
     for name in sorted(key.INTEGER_FIELDS):
         value, least, most = getattr(case, name), int(name in key.GEOMETRY), MOST.get(name)
         if value < least or (most is not None and value > most):
-            return (
-                f"{name} is {value}; expected {least} to {most}"
-                if most
-                else f"{name} is {value}; expected at least {least}"
-            )
+            return f"{name} is {value}; expected " + (f"{least} to {most}" if most else f"at least {least}")
     for name, allowed in CHOICES.items():
         if getattr(case, name) not in allowed:
             return f"{name} is {getattr(case, name)!r}; expected one of {', '.join(allowed)}"
@@ -203,7 +197,8 @@ class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a records file: one case x one repeat x one regime, all four legs.
 
-    `order` has, per block, the indices of the legs in LEGS in the order in which they were timed.
+    `order` has, per block, the indices of the legs in LEGS in the order in which they were timed, and `blocks` what
+    the device said of itself before it, such as `power_mw`.
     """
 
     schema: int
@@ -218,13 +213,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     legs: dict[str, LegRecord]
     order: tuple[str, ...]
     clock_mhz: tuple[int, ...]
+    blocks: dict[str, tuple[int, ...]]
     checks: dict[str, int | str]
     error: str
     prev: str
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The machine and the code that measured. `code` is the digest of the measuring code and the engine's version."""
+    """The machine and the code that measured; `code` is the digest of the measuring code and the engine's version.
+
+    Sessions that are compared have equal `settings`; `device` is what else was so when the session began.
+    """
 
     board: str
     uuid: str
@@ -234,6 +233,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tick_ns: int
     versions: dict[str, str]
     settings: dict[str, str]
+    device: dict[str, str]
     code: str
 
 

@@ -1,43 +1,45 @@
-"""A worker process as its parent sees it: started, asked, given up when its time is over, told from a crash."""
+"""The worker process of a repeat as its parent sees it: opened with a fingerprint, asked case by case."""
 
-import contextlib
 import os
-import selectors
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-import msgspec
 
 import studytool
 from studytool import fingerprint, worker
+from studytool.engines.base import Finding, Terms
 from studytool.errors import DeviceError
 from studytool.measure import Measured, Request
-from studytool.model import Fingerprint, Status, Study
+from studytool.model import Fingerprint, Study
+from studytool.pipes import Failed, Pipe
 
 STARTUP_TIMEOUT_S = 300
-_T = TypeVar("_T", Fingerprint, Measured)
 
 
-class Failed(NamedTuple):
-    """A worker that ended, or was ended, before it answered."""
+def terms_of(study: Study) -> Terms:
+    """Return what a study asks of its engine."""
+    return Terms(engine=study.engine, row=study.row, base=study.base, simulated=study.simulated)
 
-    status: Status
-    error: str
+
+def examine(terms: Terms) -> tuple[Finding, ...]:
+    """Return what a worker finds here of its engine; one that cannot be opened is a finding too."""
+    process = WorkerProcess(terms)
+    try:
+        return process.open().findings
+    except DeviceError as error:
+        return (Finding("engine", str(error), "an engine that opens"),)
+    finally:
+        process.stop()
 
 
 class WorkerProcess:
     """A worker process that is started anew when it ends before its time."""
 
-    def __init__(self, study: Study) -> None:
-        self._opening = worker.Opening(engine=study.engine, simulated=study.simulated)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        command = [sys.executable, "-P", "-m", "studytool.worker"]
+        self._pipe = Pipe(command, _environment(os.environ))
         self._prints: Fingerprint | None = None
         self.startup_ns = 0
 
@@ -50,93 +52,41 @@ class WorkerProcess:
 
     def start(self) -> None:
         """Start a fresh process in place of the present one; DeviceError when it cannot open its engine."""
-        self._kill()
-        self._errors.seek(0)
-        self._errors.truncate()
-        begin = time.monotonic_ns()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "studytool.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=_environment(os.environ),
-        )
-        found = self._exchange(self._opening, STARTUP_TIMEOUT_S, Fingerprint)
-        if isinstance(found, Failed):
-            raise DeviceError(f"engine {self._opening.engine} cannot be opened here: {found.error}")
+        opened = self.open()
+        for finding in opened.findings:
+            if finding.needed:
+                raise DeviceError(
+                    f"engine {self._terms.engine} cannot measure here: {finding.what}: {finding.found};"
+                    f" needed: {finding.needed}"
+                )
+        found = opened.fingerprint
+        assert found is not None
         if self._prints is not None and (difference := fingerprint.comparable(self._prints, found)):
             raise DeviceError(f"the machine changed between two processes of a session: {difference}")
         self._prints = found
+
+    def open(self) -> worker.Opened:
+        """Return what a fresh process found of its engine; it can be asked where nothing is missing."""
+        begin = time.monotonic_ns()
+        self._pipe.start()
+        found = self._pipe.exchange(self._terms, STARTUP_TIMEOUT_S, worker.Opened)
+        if isinstance(found, Failed):
+            raise DeviceError(f"engine {self._terms.engine} cannot be opened here: {found.error}")
         self.startup_ns = time.monotonic_ns() - begin
+        return found
 
     def ask(self, request: Request, timeout_s: int) -> Measured | Failed:
         """Return what a worker measured, or how it failed; after a failure the next call has a new process."""
-        if self._process is None:
+        if not self._pipe.is_running:
             self.start()
-        return self._exchange(request, timeout_s, Measured)
+        return self._pipe.exchange(request, timeout_s, Measured)
 
     def stop(self) -> None:
         """End the process, if there is one."""
-        self._kill()
-        self._errors.close()
-
-    def _exchange(self, message: msgspec.Struct, timeout_s: int, kind: type[_T]) -> _T | Failed:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(msgspec.json.encode(message) + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return self._ended()
-        line = _read_line(process.stdout.fileno(), timeout_s)
-        if line is None:
-            self._kill()
-            return Failed(Status.TIMEOUT, f"no answer in {timeout_s} s")
-        return msgspec.json.decode(line, type=kind) if line else self._ended()
-
-    def _ended(self) -> Failed:
-        assert self._process is not None
-        code = self._process.wait()
-        self._kill()
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", errors="replace").strip().splitlines()
-        last = said[-1].strip() if said else ""
-        if code == 1:
-            return Failed(Status.ERROR, last or "ended with code 1")
-        names = {member.value: member.name for member in signal.Signals}
-        how = f"code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
-        return Failed(Status.CRASHED, f"ended by {how}")
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
-            self._process = None
+        self._pipe.stop()
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker: pinned, and with this very package on its path."""
     path = [str(Path(studytool.__file__).parent.parent), own.get("PYTHONPATH", "")]
     return {**own, **worker.PINS, "PYTHONPATH": os.pathsep.join(part for part in path if part)}
-
-
-def _read_line(handle: int, timeout_s: int) -> bytes | None:
-    """Return one line, b"" at the end of the pipe, None when the time is over before."""
-    deadline = time.monotonic() + timeout_s
-    parts: list[bytes] = []
-    with selectors.DefaultSelector() as selector:
-        selector.register(handle, selectors.EVENT_READ)
-        while not parts or not parts[-1].endswith(b"\n"):
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                return None
-            part = os.read(handle, 1 << 20)
-            if not part:
-                return b""
-            parts.append(part)
-    return b"".join(parts)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from studytool import checks, freeze, ledger
+from studytool import chain, checks, freeze, ledger
 from studytool.attempts import Job
 from studytool.errors import CannotSayError, StudyError
 from studytool.freeze import Frozen
@@ -29,7 +29,7 @@ def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[
     found = [Check("", "frozen files", FAIL, problem) for problem in problems]
     dtypes = only or tuple(d for d in study.dtypes if place.results(d).folder.is_dir())
     if frozen is None:
-        return [*found, *(_guarded(dtype, "ledger", partial(checks.begun, place, dtype)) for dtype in dtypes)]
+        return [*found, *(_guarded(dtype, "ledger", partial(chain.begun, place, dtype)) for dtype in dtypes)]
     if not problems:
         counts = ", ".join(f"{count} {split}" for split, count in sorted(frozen.manifest.counts.items()))
         found.append(Check("", "frozen files", OK, f"{len(frozen.manifest.files)} files, {counts}"))

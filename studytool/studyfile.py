@@ -8,6 +8,7 @@ from studytool import expression, model
 from studytool.digest import sha256
 from studytool.engine_terms import (
     ENGINE_DTYPES,
+    ENGINE_OPS,
     ENGINE_REGIMES,
     ENGINE_ROWS,
     SIMULATED_COSTS,
@@ -43,7 +44,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
     if name != folder:
         raise top.need("name", lambda node: node).error(f"found {name}; expected the folder's name, {folder}")
     engine = top.need("engine", lambda node: node.choice(model.ENGINES))
-    ops = top.need("op", lambda node: _choices(node, model.OPS))
+    ops = top.need("op", lambda node: _choices(node, ENGINE_OPS[engine]))
     dtypes = top.need("dtypes", lambda node: _choices(node, ENGINE_DTYPES[engine]))
     class_key = top.need("class_key", _class_key)
     cc, board = top.take("device", _device, ("host", "any"))

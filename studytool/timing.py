@@ -5,6 +5,7 @@ It alone writes records. A crash, a hang or a defect costs one line and the work
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import filelock
@@ -15,11 +16,12 @@ from studytool.attempts import Attempt, Cell, Job
 from studytool.costs import Budget
 from studytool.digest import line_marks, rank, sha256
 from studytool.errors import CannotSayError, DeviceError, LedgerError, StudyError
-from studytool.files import read_bytes
+from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
 from studytool.model import Fingerprint, Record, Session, Split, Study
-from studytool.process import Failed, WorkerProcess
+from studytool.pipes import Failed
+from studytool.process import WorkerProcess, terms_of
 from studytool.runtime import key, lookup
 
 Now = Callable[[], str]
@@ -42,7 +44,7 @@ def time_split(
     hold-out that cannot end within the budget is not begun: CannotSayError.
     """
     with alone(job.place):
-        _seal(job, now)
+        _begun(job)
         found = job.attempts()
         number = found[-1].number + bool(new_attempt) if found else 1
         current = found[-1] if found and not new_attempt else None
@@ -52,7 +54,7 @@ def time_split(
             _check_budget(job, predicted_ns, budget)
             run = _Run(job, number, current, missing, now, progress, new_attempt, predicted_ns, budget)
             _measure(run)
-            _seal(job, now)
+        _seal(job, now)
         return job.attempts()[-1]
 
 
@@ -87,6 +89,15 @@ def seal(job: Job, now: Now) -> None:
         _seal(job, now)
 
 
+def note_driver(job: Job, now: Now, driver: Path) -> None:
+    """Keep a copy of a script that was started, and write its name and digest into the ledger."""
+    data = read_bytes(driver)
+    with alone(job.place):
+        _seal(job, now)
+        write_atomic(job.place.driver(driver.name, sha256(data)), data)
+        ledger.append(job.results.ledger, now(), "driver", {"name": driver.name, "sha256": sha256(data)})
+
+
 @contextlib.contextmanager
 def alone(place: StudyPlace) -> Iterator[None]:
     """Return a context in which no other process writes a study's records and ledgers; StudyError when one does."""
@@ -103,16 +114,23 @@ def alone(place: StudyPlace) -> Iterator[None]:
         lock.release()
 
 
-def _seal(job: Job, now: Now) -> None:
+def _begun(job: Job) -> tuple[ledger.Event, ...]:
+    """Return the events of the job's ledger, none before its first; LedgerError for one of other frozen cases."""
     path = job.results.ledger
     ledger.drop_torn_tail(path)
     events = ledger.read(path)
     begun = ledger.last(events, "frozen")
-    if begun is None:
+    if begun is not None and begun.body["manifest"] != job.frozen.sha256:
+        raise LedgerError(f"{path}: the manifest is not the one that this ledger began with")
+    return events
+
+
+def _seal(job: Job, now: Now) -> None:
+    path = job.results.ledger
+    events = _begun(job)
+    if not events:
         marks = line_marks(read_bytes(job.place.manifest))
         ledger.append(path, now(), "frozen", {"manifest": job.frozen.sha256, "marks": marks})
-    elif begun.body["manifest"] != job.frozen.sha256:
-        raise LedgerError(f"{path}: the manifest is not the one that this ledger began with")
     sealed = {event.body["file"] for event in events if event.event == "session"}
     for file in jsonl.read_all(job.results.records, job.place.root):
         if file.path.name not in sealed:
@@ -124,9 +142,10 @@ def _measure(run: _Run) -> None:
     job, current = run.job, run.current
     data, table = attempts.table_in_force(job.place, job.split)
     entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
-    process = WorkerProcess(job.study)
+    process = WorkerProcess(terms_of(job.study))
     try:
-        prints = process.fingerprint()
+        prints = process.fingerprint()  # before anything is written, also by the ledger
+        _seal(job, run.now)
         _check_device(job, prints, current, run.missing, entries)
         before = current.files[-1] if current else None
         header = Session(
@@ -231,16 +250,15 @@ class _History:
         return found.checks if found else {}
 
 
-def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table, cell: Cell) -> Record:
+def request_of(job: Job, answer: bool | None, cell: Cell) -> Request:
+    """Return what a worker is asked for a planned line, whose case the table in force answers so."""
     digest, repeat, regime = cell
-    study, case, prints = job.study, job.cases[digest], header.fingerprint
-    answer = lookup.lookup(table, study.row, prints.cc, case.fields, prints.board)
+    study = job.study
     timed = job.split is not Split.ROUTING
-    blocks = study.protocol.blocks
-    request = Request(
-        case=case,
+    return Request(
+        case=job.cases[digest],
         regime=regime,
-        orders=schedule.block_orders(study.sha256, digest, repeat, regime, blocks) if timed else (),
+        orders=schedule.block_orders(study.sha256, digest, repeat, regime, study.protocol.blocks) if timed else (),
         base=study.base,
         lookup=answer,
         seed=int(rank(study.sha256, digest, repeat)[:12], 16),
@@ -248,6 +266,13 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         distribution=study.protocol.distributions[(repeat - 1) % len(study.protocol.distributions)],
         min_sample_ns=study.protocol.min_sample_ns,
     )
+
+
+def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table, cell: Cell) -> Record:
+    digest, repeat, regime = cell
+    study, case, prints = job.study, job.cases[digest], header.fingerprint
+    answer = lookup.lookup(table, study.row, prints.cc, case.fields, prints.board)
+    request = request_of(job, answer, cell)
     found = process.ask(request, study.protocol.case_timeout_s)
     measured = Measured(status=found.status, error=found.error) if isinstance(found, Failed) else found
     return Record(
@@ -263,6 +288,7 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         legs=measured.legs,
         order=measured.order,
         clock_mhz=measured.clock_mhz,
+        blocks=measured.blocks,
         checks={**measured.checks, "took_ns": measured.took_ns} if measured.took_ns else measured.checks,
         error=measured.error,
         prev="",

@@ -15,7 +15,9 @@ import msgspec
 
 from studytool import clock, fingerprint, measure
 from studytool.engines import open_engine
-from studytool.engines.base import Clock
+from studytool.engines.base import Clock, Finding, Terms
+from studytool.engines.preflight import preflight
+from studytool.model import Fingerprint
 
 PINS = {
     "OMP_NUM_THREADS": "1",
@@ -28,11 +30,11 @@ PINS = {
 _PR_SET_PDEATHSIG = 1
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The first request: which engine to open."""
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """The first answer, to an engine's Terms: what was found here, and the fingerprint where nothing is missing."""
 
-    engine: str
-    simulated: dict[str, int | str]
+    findings: tuple[Finding, ...]
+    fingerprint: Fingerprint | None
 
 
 def main() -> None:
@@ -40,10 +42,14 @@ def main() -> None:
     _die_with_parent()
     answers = _own_output()
     lines = iter(sys.stdin.buffer.readline, b"")
-    opening = msgspec.json.decode(next(lines), type=Opening)
-    engine = open_engine(opening.engine, opening.simulated)
+    terms = msgspec.json.decode(next(lines), type=Terms)
+    findings = tuple(preflight(terms))
+    if any(finding.needed for finding in findings):
+        _answer(answers, Opened(findings=findings, fingerprint=None))
+        return
+    engine = open_engine(terms)
     timer: Clock = engine.own_clock() or clock.HostClock()
-    _answer(answers, fingerprint.take(engine, timer))
+    _answer(answers, Opened(findings=findings, fingerprint=fingerprint.take(engine, timer)))
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -52,6 +58,8 @@ def main() -> None:
         begin = timer.now_ns()
         measured = measure.run_case(engine, timer, request)
         _answer(answers, msgspec.structs.replace(measured, took_ns=timer.now_ns() - begin))
+        del measured
+        gc.collect()  # a library's graph may refer to itself, and hold the device's memory
 
 
 def _answer(answers: BinaryIO, value: msgspec.Struct) -> None:

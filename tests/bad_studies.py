@@ -29,7 +29,7 @@ BAD = {
     "choice": (
         "engine: simulated",
         "engine: simulate",
-        "4: engine: found 'simulate'; expected one of torch_sdpa, simulated; did you mean simulated?",
+        "4: engine: found 'simulate'; expected one of cudnn, torch_sdpa, simulated; did you mean simulated?",
     ),
     "choice of no text": ("base: library", "base: yes", "6: base: found yes; expected one of library, backend"),
     "said twice": ("dtypes: [bf16]", "dtypes: [bf16, bf16]", "9: dtypes: bf16 stands there twice"),

@@ -16,12 +16,12 @@ from studytool import attempts, fingerprint, freeze, ledger, lines, measure, pip
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
 from studytool.engine_terms import SIMULATED_NUMBERS
-from studytool.engines.base import Arrays, Bench, Clock, Engine, Facts, Launch, Order, PlanError, Sample, Seeds
+from studytool.engines.base import Arrays, Bench, Clock, Engine, Facts, Launch, Order, PlanError, Sample, Seeds, Terms
 from studytool.engines.simulated import BACKEND, FROST, Simulated
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
-from studytool.model import LEGS, Case, Fingerprint, Plan, Record, Split, Study
-from studytool.process import Failed
+from studytool.model import LEGS, Case, Fingerprint, Plan, Record, Split
+from studytool.pipes import Failed
 from studytool.timing import time_split
 
 NUMBERS = np.arange(1.0, 9.0)
@@ -54,6 +54,10 @@ class FakeClock:
         """Return a clock rate that tells how many samples were taken before it was read."""
         return (self.taken,)
 
+    def state(self) -> dict[str, int]:
+        """Return how many samples were taken before this."""
+        return {"taken": self.taken}
+
 
 class FakeBench:
     """A bench whose launches cost what `cost(leg, inner, number of this launch from 0)` says."""
@@ -63,6 +67,7 @@ class FakeBench:
         self.plans: dict[str, Plan | None] = {"backend": BACKEND, "frost": FROST, "auto": BACKEND, "default": BACKEND}
         self.build_ns = {leg: 10 + index for index, leg in enumerate(LEGS)}
         self.cost: Callable[[str, int, int], int] = lambda _leg, inner, _number: 1000 * inner
+        self.notes: dict[str, int | str] = {}
         self.launched: list[tuple[str, int]] = []
         self.proofs: list[str] = []
         self.current: Callable[[str], Plan | None] = self.plans.__getitem__
@@ -160,8 +165,8 @@ class InlineProcess:
     changes: ClassVar[dict[str, Any]] = {}
     starts: ClassVar[list[str]] = []
 
-    def __init__(self, study: Study) -> None:
-        self._study = study
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
         self._engine: Simulated | None = None
         self.startup_ns = 0
 
@@ -169,13 +174,13 @@ class InlineProcess:
         """Return this process's fingerprint with `changes`."""
         if self._engine is None:
             self.start()
-        engine = Simulated(self._study.simulated)
+        engine = Simulated(self._terms.simulated)
         return msgspec.structs.replace(fingerprint.take(engine, engine.own_clock()), **self.changes)
 
     def start(self) -> None:
         """Make a fresh device."""
-        self.starts.append(self._study.name)
-        self._engine = Simulated(self._study.simulated)
+        self.starts.append(self._terms.engine)
+        self._engine = Simulated(self._terms.simulated)
 
     def ask(self, request: Request, timeout_s: int) -> Measured | Failed:  # noqa: ARG002
         """Return what the device measures, and how long that took on its clock."""

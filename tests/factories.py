@@ -114,6 +114,7 @@ def make_record(**changes: Any) -> Record:
         "legs": {**dict.fromkeys(LEGS, make_leg()), "frost": make_leg((100_000,) * 4, plan=5)},
         "order": ORDERS,
         "clock_mhz": (3000, 3000),
+        "blocks": {},
         "checks": {},
         "error": "",
         "prev": "",
@@ -134,6 +135,7 @@ def make_fingerprint(**changes: Any) -> Fingerprint:
         "tick_ns": 1,
         "versions": {"engine": "1.0"},
         "settings": {},
+        "device": {},
         "code": "c0de",
     }
     return Fingerprint(**{**fields, **changes})
@@ -291,6 +293,7 @@ BODIES: dict[str, ledger.Body] = {
     "session": {"file": "train-01-001.jsonl", "sha256": "5", "lines": 1},
     "apply": {"dtype": "bf16", "lines": "l", "margin_ppm": 50_000, "scope": "box", "table": "t", "entries": "e"},
     "score": {"score": "5"},
+    "driver": {"name": "full_study.py", "sha256": "5"},
 }
 
 

@@ -18,7 +18,7 @@ from studytool.attempts import Job
 from studytool.looks import FIRST_LOOK, Look
 from studytool.measure import Measured, Request
 from studytool.model import LEGS, Protocol, Record, Split
-from studytool.process import Failed
+from studytool.pipes import Failed
 
 MIXED_YAML = """\
 schema: 1

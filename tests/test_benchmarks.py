@@ -88,3 +88,19 @@ def test_a_fixed_order_takes_carry_over_for_a_difference(found: Found) -> None:
     """The negative control: in a fixed order, a carry-over of 0.5 % is a bias of more than 0.3 %."""
     assert abs(found["0.5 % carry-over", ROBIN]["bias_pct"]) > 0.3
     assert abs(found["0.5 % carry-over", OURS]["bias_pct"]) < 0.1
+
+
+def test_host_planning_says_what_a_table_and_a_study_cost(tmp_path: Path) -> None:
+    """The quick run prints both tables; naming a case's four legs costs little beside the library's planning."""
+    path = tmp_path / "planning.json"
+    command = [sys.executable, "benchmarks/host_planning.py", "--quick", "--json", str(path)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    price, study = json.loads(path.read_bytes())
+    assert list(price["us"]) == ["graph planned", "graph planned, then choose()", "choose() alone", "look-up alone"]
+    assert list(study["us"]) == ["library alone", "studytool, four legs named", "beyond the library, paired"]
+    assert study["us"]["studytool, four legs named"][0] < 5 * study["us"]["library alone"][0]
+    assert ended.stdout.startswith("cudnn frontend ")

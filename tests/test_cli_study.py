@@ -225,22 +225,19 @@ def test_demo_leaves_another_study_alone(tmp_path: Path, kind: str) -> None:
     assert tree(tmp_path) == before
 
 
-@pytest.mark.slow
-@pytest.mark.torch
 def test_demo_goes_the_whole_path_once(tmp_path: Path) -> None:
-    """The quick demo ends with a replay that has no failed record; again, it measures nothing and says the same."""
-    pytest.importorskip("torch")
+    """The demo ends with a replay that has no failed record; again, it measures nothing and says the same."""
     out = tmp_path / "demo"
-    first = call("demo", "--quick", "--out", out)
+    first = call("demo", "--engine", "simulated", "--out", out)
     before = tree(out)
-    again = call("demo", "--quick", "--out", out)
-    statuses = json.loads((out / "studies/cpu_smoke/bf16/score.json").read_bytes())["statuses"]
+    again = call("demo", "--engine", "simulated", "--out", out)
+    statuses = json.loads((out / "studies/sim_demo/bf16/score.json").read_bytes())["statuses"]
 
     assert (first.code, again.code) == (0, 0)
     assert again.out == first.out
     assert "Lines in the table:\n" in first.out
     assert re.search(
-        r"\n\nReplay: (holds|does not hold): .+\.\nCheck it again: .+ replay .+/studies/cpu_smoke\n", first.out
+        r"\n\nReplay: (holds|does not hold): .+\.\nCheck it again: .+ replay .+/studies/sim_demo\n", first.out
     )
     assert statuses == {"ok": 6}
     assert tree(out) == before

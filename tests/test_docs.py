@@ -7,15 +7,24 @@ import sys
 from pathlib import Path
 
 import click
+import fakecudnn
 import pytest
 
 import studytool
 from studytool import errors
 from studytool.cli import gen, main
+from studytool.engines.cudnn import graphs, plans
 from studytool.layout import StudyPlace
+from studytool.model import Case
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def example(word: str) -> str:
+    """Return README's Python example in which a word occurs."""
+    blocks: list[str] = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    return next(block for block in blocks if word in block)
 
 
 def commands() -> list[click.Command]:
@@ -47,12 +56,40 @@ def test_the_generator_is_the_same_command_in_both_spellings() -> None:
 
 def test_readme_python_example_runs(made: StudyPlace) -> None:
     """The look-up example of README runs as it stands, on a table that is there."""
-    code = re.search(r"```python\n(.+?)```", README, re.DOTALL)
-    assert code is not None
-    script = code.group(1).replace("studies/NAME/table.py", str(made.table))
+    script = example("explain").replace("studies/NAME/table.py", str(made.table))
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_readme_cudnn_example_runs(made: StudyPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example that applies a table to a graph runs as it stands, on a graph that the real planner plans."""
+    monkeypatch.delenv(plans.FLAG, raising=False)
+    fakecudnn.install(monkeypatch.setattr)
+    case = Case(
+        op="sdpa_bwd",
+        dtype="bf16",
+        mask="br",
+        window=512,
+        b=4,
+        h_q=48,
+        h_kv=6,
+        s_q=4096,
+        s_kv=4096,
+        d_qk=128,
+        d_v=128,
+    )
+    plans.pin_flag("backend")
+    graph = graphs.build(case).graph
+    built: list[int] = []
+    monkeypatch.setattr(type(graph), "build_plan_at_index", lambda _graph, index: built.append(index))
+    monkeypatch.setattr(type(graph), "execute", lambda *_args, **_named: None)
+
+    exec(  # the text is README's own
+        example("choose").replace("studies/sdpa_bwd_sm80_square/table.py", str(made.table)),
+        {"graph": graph, "tensors": {}, "workspace": None, "handle": None},
+    )
+    assert [graph.plans[index].engine_id for index in built] == [fakecudnn.BACKEND[0].engine_id]
 
 
 def test_the_drivers_of_readme_are_there() -> None:

@@ -4,7 +4,7 @@ import pytest
 from benches import SIMULATED, FakeBench, FakeClock, FakeEngine, as_engine
 
 from studytool.engines import open_engine
-from studytool.engines.base import Bench, Clock, Order, PlanError, leg_plans
+from studytool.engines.base import Bench, Clock, Order, PlanError, Terms, leg_plans
 from studytool.engines.simulated import Simulated
 from studytool.model import Plan, Status
 
@@ -94,7 +94,7 @@ def test_fakes_and_engines_keep_the_protocol() -> None:
 
 def test_engine_is_opened_by_name() -> None:
     """The simulated engine is opened with what the study declares, without any library."""
-    engine = open_engine("simulated", {**SIMULATED, "tick_ns": 40})
+    engine = open_engine(Terms(engine="simulated", row="", base="library", simulated={**SIMULATED, "tick_ns": 40}))
     clock = engine.own_clock()
 
     assert isinstance(engine, Simulated)

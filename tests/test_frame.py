@@ -93,6 +93,15 @@ def test_host_bound(tmp_path: Path, host: tuple[int, ...], bound: bool) -> None:
     assert row["host_bound"] is bound
 
 
+@pytest.mark.parametrize(("gaps", "bound"), [((0, 0, 0, 0), False), ((0, 1, 0, 0), True)])
+def test_a_gap_that_a_clock_could_not_avoid_is_host_bound(tmp_path: Path, gaps: tuple[int, ...], bound: bool) -> None:
+    """A single sample with the host's time in it is enough."""
+    leg = make_leg((100_000,) * 4, plan=5, host_ns=(90_000,) * 4, counters={"gap": gaps})
+    (row,) = _table(tmp_path, make_record(legs=dict(make_record().legs) | {"frost": leg})).to_dict("records")
+
+    assert row["host_bound"] is bound
+
+
 def test_steady_unless_the_record_says_otherwise(tmp_path: Path) -> None:
     """A record that did not settle says so."""
     table = _table(tmp_path, make_record(), make_record(repeat=2, checks={"steady": 0}))

@@ -18,6 +18,7 @@ from studytool.errors import RecordError
 from studytool.jsonl import SessionFile
 from studytool.model import LegRecord, Plan, Record, Split, Status
 
+CRASH = {"status": "crashed", "legs": {}, "order": []}
 DOUBLE_LEG = [*ORDERS[:3], "3022"]
 
 
@@ -62,7 +63,8 @@ def test_any_text_reads_back(tmp_path_factory: pytest.TempPathFactory, text: str
     """Whatever an engine says, and however long it takes, reads back."""
     plan = Plan(engine=-1, name=text, knobs={text: ns})
     leg = LegRecord(plan=plan, inner=1, ns=(ns,) * 4, host_ns=(0,) * 4, counters={text or "c": (ns,) * 4})
-    record = make_record(legs=dict.fromkeys(("backend", "frost", "auto", "default"), leg), error=text, lookup=lookup)
+    legs, blocks = dict.fromkeys(("backend", "frost", "auto", "default"), leg), {text: (-ns, 0, 1, ns)}
+    record = make_record(legs=legs, blocks=blocks, error=text, lookup=lookup)
     found = write_session(tmp_path_factory.mktemp("t") / "f.jsonl", make_session(reason=text), [record])
 
     assert found.session.reason == text
@@ -158,6 +160,8 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "sample too many": (lambda r: r.update(order=r["order"][:3]), "leg auto: 4 samples in 3 blocks"),
     "host time missing": (lambda r: _leg(r, host_ns=[1, 1]), "leg auto: 2 values of host_ns in 4 blocks"),
     "counter too many": (lambda r: _leg(r, counters={"c": [1] * 5}), "leg auto: 5 values of c in 4 blocks"),
+    "state missing": (lambda r: r.update(blocks={"mw": [1] * 3}), "3 values of mw in 4 blocks"),
+    "state too many": (lambda r: r.update(blocks={"a": [1] * 4, "mw": [1] * 5}), "5 values of mw in 4 blocks"),
     "no plan": (lambda r: _leg(r, plan=None), "leg auto: samples without a plan or without launches"),
     "no launches": (lambda r: _leg(r, inner=0), "leg auto: samples without a plan or without launches"),
     "unknown leg": (
@@ -169,6 +173,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda r: r.update(legs={name: {"plan": None} for name in r["legs"]}, order=[]),
         "status ok without samples of all four legs",
     ),
+    "state of nothing": (lambda r: r.update(CRASH, blocks={"mw": [1]}), "1 values of mw in 0 blocks"),
     "samples of a crash": (lambda r: r.update(status="crashed"), "status crashed, split train with samples"),
     "foreign split": (lambda r: r.update(split="holdout"), "holdout attempt 1 in a session of train attempt 1"),
     "foreign attempt": (lambda r: r.update(attempt=2), "train attempt 2 in a session of train attempt 1"),

@@ -25,7 +25,7 @@ def _made(path: Path, *events: tuple[str, Body]) -> bytes:
     return path.read_bytes()
 
 
-def _four(path: Path) -> bytes:
+def _each(path: Path) -> bytes:
     """Return the bytes of a ledger with an event of each kind."""
     changes: dict[str, Body] = {"frozen": {"marks": ["a"]}, "session": {"file": "é.jsonl"}}
     return _made(path, *((kind, make_body(kind, **changes.get(kind, {}))) for kind in ledger.EVENTS))
@@ -52,7 +52,7 @@ def _said(path: Path, data: bytes) -> str:
 
 def test_reads_back_chained(tmp_path: Path) -> None:
     """Events read back in order, each with the digest of its own rest, and that of the event before it."""
-    _four(tmp_path / "deep" / "l")
+    _each(tmp_path / "deep" / "l")
     events = ledger.read(tmp_path / "deep" / "l")
 
     assert [(event.at, event.event) for event in events] == [(AT, kind) for kind in ledger.EVENTS]
@@ -72,7 +72,7 @@ def test_no_file_is_no_event(tmp_path: Path) -> None:
 
 def test_every_changed_byte_names_its_line(tmp_path: Path) -> None:
     """Whichever byte of whichever line is flipped, in whichever bit, that line is named; the last one too."""
-    data = _four(tmp_path / "l")
+    data = _each(tmp_path / "l")
 
     for place, byte in enumerate(data):
         changed = data[:place] + bytes([byte ^ (1 << place % 8)]) + data[place + 1 :]
@@ -85,7 +85,7 @@ def test_every_changed_byte_names_its_line(tmp_path: Path) -> None:
 def test_any_changed_byte_names_its_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever a byte is changed to, its line is named; a name that is told may then hold a line end."""
     path = tmp_path_factory.mktemp("t") / "l"
-    intact = _four(path)
+    intact = _each(path)
     place = data.draw(st.integers(0, len(intact) - 1))
     value = data.draw(st.integers(0, 255).filter(lambda byte: byte != intact[place]))
     path.write_bytes(intact[:place] + bytes([value]) + intact[place + 1 :])
@@ -96,7 +96,7 @@ def test_any_changed_byte_names_its_line(tmp_path_factory: pytest.TempPathFactor
 
 def test_every_cut_is_an_error(tmp_path: Path) -> None:
     """A ledger cut within a line is an error that names it; cut between lines it reads, since a chain has no end."""
-    data = _four(tmp_path / "l")
+    data = _each(tmp_path / "l")
 
     for size in range(1, len(data)):
         if data[:size].endswith(b"\n"):
@@ -110,12 +110,12 @@ def test_every_cut_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "line"), [("drop", 2), ("double", 3), ("swap", 2), ("first", 1)])
 def test_lines_stay_where_they_are(tmp_path: Path, change: str, line: int) -> None:
     """A line that is left out, doubled or moved does not follow the one before it."""
-    first, second, third, last = _four(tmp_path / "l").splitlines(keepends=True)
+    first, second, third, *rest = _each(tmp_path / "l").splitlines(keepends=True)
     changed = {
-        "drop": [first, third, last],
-        "double": [first, second, second, third, last],
-        "swap": [first, third, second, last],
-        "first": [second, third, last],
+        "drop": [first, third, *rest],
+        "double": [first, second, second, third, *rest],
+        "swap": [first, third, second, *rest],
+        "first": [second, third, *rest],
     }[change]
 
     assert _said(tmp_path / "l", b"".join(changed)) == f"l:{line}: does not follow line {line - 1}"
@@ -186,7 +186,7 @@ def test_no_event_is_added_that_would_be_refused(tmp_path: Path) -> None:
 
 def test_append_reads_first(tmp_path: Path) -> None:
     """Nothing is appended to a ledger that is broken, and the broken one stays as it is."""
-    data = _four(tmp_path / "l").replace(b'"score":"5"', b'"score":"6"')
+    data = _each(tmp_path / "l").replace(b'"score":"5"', b'"score":"6"')
     (tmp_path / "l").write_bytes(data)
 
     with pytest.raises(LedgerError, match=r"l:4: changed after it was written$"):

@@ -263,3 +263,55 @@ def test_case_without_plans_has_the_engine_s_words(status: Status) -> None:
 
     assert (found.status, found.error, found.legs) == (status, "no such mask", {})
     assert engine.asked[-1] == Order("backend", False)
+
+
+def test_notes_stand_among_the_checks() -> None:
+    """What there is to say of how a case was made ready is in the record, also what was noted while it was timed."""
+    bench = _bench()
+
+    def cost(_leg: str, inner: int, _number: int) -> int:
+        bench.notes["late"] = 1
+        return 1000 * inner
+
+    bench.notes, bench.cost = {"plan_ns": 7, "steady": 9}, cost
+    found = _measured(bench)
+
+    assert {name: found.checks[name] for name in ("plan_ns", "late", "steady")} == {
+        "plan_ns": 7,
+        "late": 1,
+        "steady": 1,
+    }
+
+
+def test_missing_plan_is_told_with_what_declined() -> None:
+    """Where plans declined, a leg that has none says so in the engine's words, and the record keeps them."""
+    bench = _bench()
+    bench.plans["frost"], bench.notes = None, {"declined_frost": "row: no kernel"}
+    found = _measured(bench)
+
+    assert (found.status, found.error) == (Status.NO_FROST, "leg frost has no plan: row: no kernel")
+    assert found.checks == bench.notes
+
+
+def test_state_is_read_before_each_block() -> None:
+    """The device is asked once a block, before its first sample; what is not timed has no blocks."""
+    bench = _bench()
+    found, blocks = _measured(bench), len(make_request().orders)
+    first = bench.clock.taken - len(LEGS) * blocks
+
+    assert found.blocks == {"taken": tuple(first + len(LEGS) * block for block in range(blocks))}
+    assert _measured(bench, orders=()).blocks == {}
+
+
+@pytest.mark.parametrize("place", ["armed", "outputs", "reference", "flush_probe_ns", "proven_plan"])
+def test_engine_may_give_a_case_up_at_any_time(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """What the engine finds out only when a case is launched has the status and the words that it gives."""
+    bench = _bench()
+
+    def give_up(*_: object) -> Any:
+        raise PlanError(Status.WRONG_RESULT, "the graph is empty")
+
+    monkeypatch.setattr(bench, place, give_up)
+    found = _measured(bench, regime="replay-cold")
+
+    assert (found.status, found.error, found.order) == (Status.WRONG_RESULT, "the graph is empty", ())

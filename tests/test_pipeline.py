@@ -12,7 +12,7 @@ from factories import STUDY_YAML
 from scripted import HOLDOUT, Timed
 
 import studytool
-from studytool import ledger, pipeline, replay
+from studytool import demo, ledger, pipeline, replay
 from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
 from studytool.layout import StudyPlace
 from studytool.model import Split
@@ -165,15 +165,15 @@ def test_the_bundled_studies_are_found(tmp_path: Path, monkeypatch: pytest.Monke
     """The demo's studies come from the checkout, or from within the installed package, which is asked first."""
     package = tmp_path / "site" / "studytool"
     inside = package / "studies" / "cpu_smoke" / "study.yaml"
-    checkout = pipeline.bundled_study("cpu_smoke")
+    checkout = demo.bundled_study("cpu_smoke")
     inside.parent.mkdir(parents=True)
     inside.touch()
     monkeypatch.setattr(studytool, "__file__", str(package / "__init__.py"))
 
     assert checkout.is_file()
-    assert pipeline.bundled_study("cpu_smoke") == inside
+    assert demo.bundled_study("cpu_smoke") == inside
     with pytest.raises(StudyFileError, match=r"^study cpu_sdpa does not come with this installation$"):
-        pipeline.bundled_study("cpu_sdpa")
+        demo.bundled_study("cpu_sdpa")
 
 
 def test_a_demo_of_a_simulated_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +182,8 @@ def test_a_demo_of_a_simulated_study(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source = tmp_path / "source" / "study.yaml"
     source.parent.mkdir()
     source.write_text(finished.WHOLE_YAML)
-    monkeypatch.setattr(pipeline, "bundled_study", lambda _name: source)
-    text, sentence, code = pipeline.demo(tmp_path / "demo", "whole", finished.hooks())
+    monkeypatch.setattr(demo, "bundled_study", lambda _name: source)
+    text, sentence, code = demo.demo(tmp_path / "demo", "whole", finished.hooks())
     before = tree(tmp_path)
     blocks = dict(zip(text.split("\n\n")[0:-1:2], text.split("\n\n")[1::2], strict=True))
 
@@ -191,5 +191,5 @@ def test_a_demo_of_a_simulated_study(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert blocks["Lines in the table:"].startswith('    ("open_engine", "sim-1", "bf16", 64): ("from", "s_kv", 256, ')
     assert blocks["Classes without an entry:"].startswith("    f16 64: CONFLICT, ")
     assert len(blocks["Look-ups:"].splitlines()) == 3
-    assert pipeline.demo(tmp_path / "demo", "whole", finished.hooks())[0] == text
+    assert demo.demo(tmp_path / "demo", "whole", finished.hooks())[0] == text
     assert tree(tmp_path) == before

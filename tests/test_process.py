@@ -1,6 +1,7 @@
 """A worker process as its parent sees it: asked, given up, told from a crash, and gone when it should be."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -13,11 +14,12 @@ import pytest
 from benches import make_request, patch_worker
 from factories import STUDY_YAML, make_case, make_study
 
-from studytool import process, worker
+from studytool import pipes, process, worker
 from studytool.errors import DeviceError
 from studytool.measure import Measured
 from studytool.model import Fingerprint, Status, Study
-from studytool.process import Failed, WorkerProcess
+from studytool.pipes import Failed
+from studytool.process import WorkerProcess
 
 REQUEST = make_request()
 HOOK = """
@@ -36,7 +38,7 @@ def _start() -> Iterator[Any]:
     made: list[WorkerProcess] = []
 
     def start(study: Study | None = None) -> WorkerProcess:
-        made.append(WorkerProcess(study or make_study()))
+        made.append(WorkerProcess(process.terms_of(study or make_study())))
         return made[-1]
 
     yield start
@@ -45,8 +47,8 @@ def _start() -> Iterator[Any]:
 
 
 def _pid(one: WorkerProcess) -> int:
-    assert one._process is not None
-    return one._process.pid
+    assert one._pipe._process is not None
+    return one._pipe._process.pid
 
 
 def _is_there(pid: int) -> bool:
@@ -162,7 +164,8 @@ def test_engine_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: p
     """An engine whose library is absent is an error that names the engine and what is missing."""
     patch_worker(tmp_path, monkeypatch, "import sys\nsys.modules['torch'] = None\n")
 
-    with pytest.raises(DeviceError, match=r"\Aengine torch_sdpa cannot be opened here: \w+Error: [^\n]*torch[^\n]*\Z"):
+    expected = "engine torch_sdpa cannot measure here: torch: not installed; needed: pip install 'studytool[torch]'"
+    with pytest.raises(DeviceError, match=rf"\A{re.escape(expected)}\Z"):
         start(make_study(engine="torch_sdpa")).fingerprint()
 
 
@@ -173,7 +176,7 @@ def test_engine_that_hangs_while_it_opens_is_given_up(monkeypatch: pytest.Monkey
 
     with pytest.raises(DeviceError, match=r"cannot be opened here: no answer in 0 s\Z"):
         one.start()
-    assert one._process is None
+    assert one._pipe._process is None
 
 
 def test_machine_that_changes_within_a_session_is_refused(start: Any) -> None:
@@ -208,7 +211,7 @@ def test_line_is_put_together_from_pieces(pieces: list[bytes]) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    found = [process._read_line(reading, 60), process._read_line(reading, 60)]
+    found = [pipes._read_line(reading, 60), pipes._read_line(reading, 60)]
     thread.join()
     os.close(reading)
 
@@ -220,8 +223,8 @@ def test_half_an_answer_is_no_answer() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"half")
 
-    assert process._read_line(reading, 0) is None
+    assert pipes._read_line(reading, 0) is None
     os.write(writing, b"half")
     os.close(writing)
-    assert process._read_line(reading, 60) == b""
+    assert pipes._read_line(reading, 60) == b""
     os.close(reading)

@@ -13,7 +13,8 @@ from studytool.digest import sha256
 from studytool.errors import CannotSayError, DeviceError, StudyError
 from studytool.measure import Measured, Request
 from studytool.model import Split, Status
-from studytool.process import Failed, WorkerProcess
+from studytool.pipes import Failed
+from studytool.process import WorkerProcess
 
 
 class _Spy(WorkerProcess):
@@ -23,8 +24,8 @@ class _Spy(WorkerProcess):
 
     def ask(self, request: Request, timeout_s: int) -> Measured | Failed:
         found = super().ask(request, timeout_s)
-        assert self._process is not None
-        self.asked.append((self._process.pid, request.case.label, request.lookup))
+        assert self._pipe._process is not None
+        self.asked.append((self._pipe._process.pid, request.case.label, request.lookup))
         return found
 
 

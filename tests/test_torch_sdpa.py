@@ -111,7 +111,7 @@ def test_what_flash_refuses_runs_math(name: str, lookup: bool | None) -> None:
 
     assert _names(bench) == {"backend": None, "frost": "MATH", "auto": "MATH", "default": "MATH"}
     assert {kernel.removesuffix(" backward") for kernel in seen} == {"MATH"}
-    assert bench.why.startswith("FLASH_ATTENTION: No available kernel")
+    assert str(bench.notes["declined_backend"]).startswith("FLASH_ATTENTION: No available kernel")
     assert _run(bench, case).status is Status.NO_BACKEND
     assert measure.run_case(torch_engine(), clock.HostClock(), make_request(case=case, orders=())).status is Status.OK
 
@@ -135,7 +135,7 @@ def test_mask_and_flag_are_refused_by_math() -> None:
     found = _run(bench, case)
 
     assert _names(bench) == {**dict.fromkeys(LEGS, "FLASH_ATTENTION"), "frost": None}
-    assert bench.why.startswith("MATH: ")
+    assert str(bench.notes["declined_frost"]).startswith("MATH: ")
     assert found.status is Status.NO_FROST
     assert (
         measure.relative_error_ppb(bench.outputs("auto", "eager-warm"), bench.reference(), "O")
@@ -262,7 +262,8 @@ def test_process_is_pinned() -> None:
 def test_engine_can_be_opened_twice() -> None:
     """A second engine in one process pins what is pinned already."""
     from studytool.engines import open_engine
+    from studytool.engines.base import Terms
 
     first = torch_engine().facts()
 
-    assert open_engine("torch_sdpa", {}).facts() == first
+    assert open_engine(Terms(engine="torch_sdpa", row="", base="library", simulated={})).facts() == first

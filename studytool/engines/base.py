@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,24 @@ from studytool.model import Case, Plan, Status
 
 Arrays = dict[str, NDArray[np.float64]]
 Launch = Callable[[int], None]
+_T = TypeVar("_T")
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study asks of an engine: its name, the row that an entry lifts, the order without one."""
+
+    engine: str
+    row: str
+    base: str
+    simulated: dict[str, int | str]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found of one thing that measuring depends on; `needed` says what is missing, "" where nothing is."""
+
+    what: str
+    found: str
+    needed: str = ""
 
 
 class Sample(NamedTuple):
@@ -41,14 +61,25 @@ class Clock(Protocol):
         """Return the device's clock now in MHz, nothing where it cannot be read."""
         ...
 
+    def state(self) -> Mapping[str, int]:
+        """Return what the device says of itself now, such as power and temperature; asked before every block."""
+        ...
+
 
 class Facts(NamedTuple):
-    """What an engine knows of itself: `cc` names the instruction set or compute capability that it runs on."""
+    """What an engine knows of itself: `cc` names the instruction set or compute capability that it runs on.
+
+    `versions` and `settings` must be equal in sessions that are compared, `device` need not. Where `uuid` is "" and
+    `memory_bytes` 0, the host's are meant.
+    """
 
     cc: str
     board: str | None
     versions: dict[str, str]
     settings: dict[str, str]
+    uuid: str = ""
+    memory_bytes: int = 0
+    device: Mapping[str, str] = MappingProxyType({})
 
 
 class Seeds(NamedTuple):
@@ -77,6 +108,14 @@ class Bench(Protocol):
     @property
     def build_ns(self) -> Mapping[str, int]:
         """Return how long each leg's plan took to be built and run for the first time."""
+        ...
+
+    @property
+    def notes(self) -> Mapping[str, int | str]:
+        """Return what else there is to say of how the case was made ready.
+
+        `declined_backend` and `declined_frost` say which plans of a side did not build, and why.
+        """
         ...
 
     def armed(self, leg: str, regime: str) -> AbstractContextManager[Launch]:
@@ -134,21 +173,25 @@ class Order(NamedTuple):
     lookup: bool | None
 
 
-def leg_plans(
-    order: Order, library: Sequence[Plan], backend: Sequence[Plan], frost: Sequence[Plan]
-) -> dict[str, Plan | None]:
-    """Return the plan of each leg from the ranked plans of the library's own list and of its two sides.
+def leg_orders(order: Order, library: Sequence[_T], backend: Sequence[_T], frost: Sequence[_T]) -> dict[str, list[_T]]:
+    """Return per leg the plans to try in turn, from the library's own list and the ranked plans of its two sides.
 
-    `default` is the first plan without an entry: the library's own, or the backend's for a trail-only row. `auto`
+    `default` is the order without an entry: the library's own, or the backend's first for a trail-only row. `auto`
     lifts the row's plans (True), puts them last (False), or is the default (None).
     """
     natural = [*library] if order.base == "library" else [*backend, *frost]
-    row = {plan.identity for plan in frost}
-    if order.lookup is None:
-        auto = natural
-    else:
-        rest = [plan for plan in natural if plan.identity not in row]
-        rest += [plan for plan in backend if plan.identity not in {p.identity for p in rest}]
+    auto = natural
+    if order.lookup is not None:
+        rest = [plan for plan in natural if plan not in frost]
+        rest += [plan for plan in backend if plan not in rest]
         auto = [*frost, *rest] if order.lookup else [*rest, *frost]
-    first = {"backend": backend, "frost": frost, "auto": auto, "default": natural}
-    return {leg: next(iter(plans), None) for leg, plans in first.items()}
+    return {"backend": [*backend], "frost": [*frost], "auto": auto, "default": natural}
+
+
+def leg_plans(
+    order: Order, library: Sequence[Plan], backend: Sequence[Plan], frost: Sequence[Plan]
+) -> dict[str, Plan | None]:
+    """Return the first plan of each leg, for engines whose plans are known to build."""
+    by_identity = {plan.identity: plan for plan in (*frost, *backend, *library)}
+    orders = leg_orders(order, *([plan.identity for plan in plans] for plans in (library, backend, frost)))
+    return {leg: by_identity[own[0]] if own else None for leg, own in orders.items()}

@@ -109,6 +109,10 @@ class VirtualClock:
         """Return the simulated clock."""
         return (1000,)
 
+    def state(self) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
     def _ticks(self, at_ns: float) -> int:
         return int(at_ns) // self.tick_ns * self.tick_ns
 
@@ -127,6 +131,7 @@ class SimulatedBench:
         jit = int(device.numbers["jit_ms"] * MS)
         self.build_ns = {leg: 1_000_000 + (jit if plan == FROST else 0) for leg, plan in self.plans.items()}
         self._sides = {leg: FROST_SIDE if plan == FROST else BACKEND_SIDE for leg, plan in self.plans.items() if plan}
+        self.notes: dict[str, int | str] = {}
         self._tensors = _tensor_bytes(case)
         self._calls = 0
         device.now_ns += sum(self.build_ns[leg] for leg in ("backend", "frost") if self.plans[leg])

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from studytool.engines.base import Arrays
 from studytool.model import Case
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -64,3 +65,34 @@ def visible_keys(case: Case) -> torch.Tensor | None:
     keys = torch.arange(case.s_kv)[None, :]
     seen = keys <= last
     return seen & (keys > last - case.window) if case.window else seen
+
+
+def float64_result(
+    case: Case,
+    qkv: tuple[torch.Tensor, ...],
+    grad_output: torch.Tensor,
+    seen: torch.Tensor | None,
+    *,
+    bias: torch.Tensor | None = None,
+    sink: torch.Tensor | None = None,
+) -> Arrays:
+    """Return O and the gradients that a case's op asks for, from plain matrix products and softmax in float64.
+
+    `seen` (bool) and `bias` are broadcast over the scores [b, h_q, s_q, s_kv]; `sink` is one more score per head.
+    """
+    q, k, v = (tensor.detach().double().cpu().requires_grad_() for tensor in qkv)
+    keys, values = (tensor.repeat_interleave(case.h_q // case.h_kv, dim=1) for tensor in (k, v))
+    scores = q @ keys.transpose(-1, -2) * case.d_qk**-0.5
+    if bias is not None:
+        scores = scores + bias
+    if seen is not None:
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if sink is not None:
+        column = sink.detach().double().cpu().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    out = scores.softmax(-1)[..., : case.s_kv] @ values
+    found = {"O": out.detach().numpy()} if case.op != "sdpa_bwd" else {}
+    if case.op != "sdpa_fwd":
+        grads = torch.autograd.grad(out, (q, k, v), grad_output.detach().double().cpu())
+        found |= {name: grad.numpy() for name, grad in zip(("dQ", "dK", "dV"), grads, strict=True)}
+    return found

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Seeds, leg_plans
-from studytool.engines.torch_inputs import DTYPES, draw, generator_of, inputs_of, visible_keys
+from studytool.engines.torch_inputs import DTYPES, draw, float64_result, generator_of, inputs_of, visible_keys
 from studytool.model import LEGS, Case, Plan, Status
 
 FLASH = Plan(engine=1, name="FLASH_ATTENTION")
@@ -87,16 +87,16 @@ class _TorchBench:
         )
         self._result: tuple[torch.Tensor, ...] = ()
         self._saved: dict[str, torch.Tensor] = {}
-        served, times, reasons = [], {}, []
-        for plan in (FLASH, MATH):
+        served, times = [], {}
+        self.notes: dict[str, int | str] = {}
+        for leg, plan in (("backend", FLASH), ("frost", MATH)):
             start = time.perf_counter_ns()
             reason = self._try(plan)
             times[plan.identity] = time.perf_counter_ns() - start
             served += [plan] if reason is None else []
-            reasons += [f"{plan.name}: {reason}"] if reason else []
+            self.notes |= {f"declined_{leg}": f"{plan.name}: {reason}"} if reason else {}
         if not served:
-            raise PlanError(Status.REFUSED, "; ".join(reasons))
-        self.why = "; ".join(reasons)
+            raise PlanError(Status.REFUSED, "; ".join(map(str, self.notes.values())))
         library = self._prove(None)
         if library is None:
             raise PlanError(Status.DECLINED, "torch's own pick ran neither FLASH_ATTENTION nor MATH")
@@ -151,26 +151,14 @@ class _TorchBench:
         case = self._case
         if case.b * case.h_q * case.s_q * case.s_kv > _REFERENCE_LIMIT or case.dropout_pct:
             return None
-        q, k, v = (tensor.detach().double().requires_grad_() for tensor in self._qkv)
-        groups = case.h_q // case.h_kv
-        keys, values = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
-        scores = q @ keys.transpose(-1, -2) * case.d_qk**-0.5
-        mask = visible_keys(case)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
         extra = self._kwargs["attn_mask"]
-        if extra is not None:
-            scores = (
-                scores.masked_fill(~extra, float("-inf"))
-                if extra.dtype == torch.bool
-                else scores + extra.detach().double()
-            )
-        out = scores.softmax(-1) @ values
-        found = {"O": out.detach().numpy()} if case.op != "sdpa_bwd" else {}
-        if case.op != "sdpa_fwd":
-            grads = torch.autograd.grad(out, (q, k, v), self._grad_output.double())
-            found |= {name: grad.numpy() for name, grad in zip(("dQ", "dK", "dV"), grads, strict=True)}
-        return found
+        seen = visible_keys(case)
+        bias = None
+        if extra is not None and extra.dtype == torch.bool:
+            seen = extra if seen is None else seen & extra
+        elif extra is not None:
+            bias = extra.detach().double()
+        return float64_result(case, self._qkv, self._grad_output, seen, bias=bias)
 
     def _allow(self, plan: Plan | None) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if plan is None else sdpa_kernel(_BACKENDS[plan.identity])

@@ -1,0 +1,144 @@
+"""The commands that measure: demo, freeze, time, run, doctor."""
+
+import json
+from pathlib import Path
+
+import click
+
+from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, open_study, study_argument
+from studytool.cli.terminal import command, hooks, printable
+from studytool.errors import CheckFailedError, FrozenError
+
+
+@click.command()
+@click.option("--out", type=PATH, default=Path("studytool-demo"), show_default=True, help="Where to work.")
+@click.option("--quick", is_flag=True, help="The small study: half a minute of timing.")
+@click.option(
+    "--engine",
+    type=click.Choice(["torch_sdpa", "simulated"]),
+    default="torch_sdpa",
+    show_default=True,
+    help="What to measure: this machine's CPU, or a device whose true times are known.",
+)
+def demo(out: Path, quick: bool, engine: str) -> None:
+    """Run the whole path on this machine's own CPU engines, in a folder of its own."""
+    from studytool import demo as showing
+
+    name = "sim_demo" if engine == "simulated" else "cpu_smoke" if quick else "cpu_sdpa"
+    with hooks() as outside:
+        text, sentence, code = showing.demo(out, name, outside)
+    click.echo(f"{text}\n\nReplay: {sentence}.")
+    click.echo(f"Check it again: {command()} replay {out}/studies/{name}")
+    if code == 1:
+        click.echo("The demo ran to its end; what does not hold is for you to judge.", err=True)
+
+
+@click.command()
+@study_argument
+@click.option("--exclude", multiple=True, type=PATH, help="MANIFEST.json of a study to share no case with.")
+@click.option("--check", is_flag=True, help="Verify what is frozen; write nothing.")
+def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
+    """Write frozen_cases/NAME: cases, gate and their hashes, once and for all."""
+    from studytool import freeze as freezing
+    from studytool import pipeline
+
+    if check and exclude:
+        raise click.UsageError("--exclude is for freezing, --check for what is frozen")
+    declared, place = open_study(study)
+    if check:
+        found, problems = freezing.check(declared, place)
+        if found is None:
+            raise FrozenError(problems[0])
+        if problems:
+            raise CheckFailedError(problems[0])
+        frozen = found
+        click.echo(freezing.posted_line(frozen.manifest, frozen.sha256))
+    else:
+        click.echo(pipeline.freeze_study(declared, place, list(exclude)))
+
+
+@click.command(name="time")
+@study_argument
+@dtype_option
+@click.option(
+    "--split",
+    type=click.Choice(["train", "holdout", "routing"]),
+    default="train",
+    show_default=True,
+    help="Which of the study's cases to time.",
+)
+@click.option("--attempt", type=click.Choice(["new"]), help="Begin again beside the attempt that is there.")
+@click.option("--reason", default="", help="Why a new attempt is made; it stands in its records.")
+@click.option("--deadline", help="Stop in time, such as 45m; a hold-out that cannot end before it is not begun.")
+@click.option("--plan", is_flag=True, help="Say how long it will take; measure nothing.")
+@click.option("--prewarm", type=click.IntRange(1, 64), help="Compile kernels in so many processes before timing.")
+def time_command(
+    study: Path | None,
+    dtype: str,
+    split: str,
+    attempt: str | None,
+    reason: str,
+    deadline: str | None,
+    plan: bool,
+    prewarm: int | None,
+) -> None:
+    """Time what is missing of a split; stopped at any moment, it goes on where it was."""
+    from studytool import pipeline
+    from studytool.model import Split
+
+    if (attempt is None) == bool(reason):
+        raise click.UsageError("--attempt new and --reason go together")
+    if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
+        raise click.UsageError("--reason: expected printable text on one line")
+    declared, place = open_study(study)
+    budget = budget_of(declared, deadline)
+    for name in dtypes_of(declared, dtype):
+        job = pipeline.job_of(declared, place, name, Split(split))
+        if plan:
+            click.echo(pipeline.plan(job))
+            continue
+        with hooks(budget) as outside:
+            if prewarm is not None:
+                outside.say(pipeline.prewarm(job, prewarm, outside))
+            said = pipeline.time(job, outside, reason)
+        click.echo(said)
+
+
+@click.command()
+@study_argument
+@dtype_option
+@click.option("--deadline", help="Stop in time, such as 2h; a hold-out that cannot end before it is not begun.")
+def run(study: Path | None, dtype: str, deadline: str | None) -> None:
+    """Do every step of a study that is not done yet, from freeze to report."""
+    from studytool import pipeline
+    from studytool.report import markdown
+
+    declared, place = open_study(study)
+    with hooks(budget_of(declared, deadline)) as outside:
+        scores = pipeline.run(declared, place, dtypes_of(declared, dtype), outside)
+    click.echo(markdown.result_table(scores))
+    judge(scores)
+
+
+@click.command()
+@study_argument
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def doctor(study: Path | None, as_json: bool) -> None:
+    """Say what this machine can measure and what is missing: for a study, or without one for each engine.
+
+    With STUDY, exit 1 where something is missing.
+    """
+    from studytool import pipeline
+
+    found = pipeline.doctor(None if study is None else open_study(study)[0])
+    missing = [finding for findings in found.values() for finding in findings if finding.needed]
+    if as_json:
+        rows = {name: [[f.what, f.found, f.needed] for f in findings] for name, findings in found.items()}
+        click.echo(json.dumps({"schema": 1, "engines": rows}, indent=1, sort_keys=True))
+    else:
+        for name, findings in found.items():
+            for finding in findings:
+                state, needed = ("MISSING", f"; needed: {finding.needed}") if finding.needed else ("ok", "")
+                click.echo(printable(f"{state:7}  {name:10}  {finding.what}: {finding.found}{needed}"))
+    if study is not None and missing:
+        raise CheckFailedError(f"this machine cannot measure {study}: {missing[0].what}: {missing[0].found}")

@@ -1,0 +1,60 @@
+"""What several commands share: the study they are about, its dtypes, a deadline, and what a gate ends them with."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from studytool.errors import CannotSayError, CheckFailedError, StudyError
+
+if TYPE_CHECKING:
+    from studytool.costs import Budget
+    from studytool.layout import StudyPlace
+    from studytool.model import Study
+
+PATH = click.Path(path_type=Path, readable=False)  # what cannot be read is said in one line by who reads it
+study_argument = click.argument("study", type=PATH, required=False)
+dtype_option = click.option("--dtype", required=True, help="A dtype of the study, or all.")
+
+
+def open_study(path: Path | None) -> "tuple[Study, StudyPlace]":
+    """Return the study at a path, or the one around the current directory, and its place."""
+    from studytool import pipeline
+    from studytool.layout import find_study, place_of
+
+    place = find_study(Path.cwd()) if path is None else place_of(path)
+    return pipeline.open_study(place), place
+
+
+def budget_of(study: "Study", deadline: str | None) -> "Budget | None":
+    """Return the budget of a deadline such as 45m; a simulated device spends virtual time."""
+    import time
+
+    from studytool.costs import Budget
+
+    if deadline is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,6})([smh])", deadline)
+    if match is None:
+        raise StudyError(f"--deadline: found {deadline}; expected a number of s, m or h, such as 45m")
+    seconds = int(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2)]
+    return Budget(seconds * 10**9, None if study.engine == "simulated" else time.monotonic_ns)
+
+
+def dtypes_of(study: "Study", asked: str) -> tuple[str, ...]:
+    """Return the dtypes that are asked for; StudyError for one that the study has not."""
+    if asked != "all" and asked not in study.dtypes:
+        raise StudyError(f"--dtype: found {asked}; expected {', '.join(study.dtypes)} or all")
+    return study.dtypes if asked == "all" else (asked,)
+
+
+def judge(scores: "list[dict[str, Any]]") -> None:
+    """Raise what a gate that fails, or has no answer, ends a command with."""
+    verdicts = {found["verdict"] for found in scores}
+    if "FAIL" in verdicts:
+        raise CheckFailedError("the gate fails")
+    if "CANNOT SAY" in verdicts:
+        raise CannotSayError(
+            "the gate cannot say: " + "; ".join(reason for found in scores for reason in found["open"])
+        )

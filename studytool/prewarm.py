@@ -1,0 +1,51 @@
+"""Fill an engine's persistent cache of compiled kernels by several processes at once, before one of them times."""
+
+import queue
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from studytool.attempts import Job, planned_cells
+from studytool.errors import StudyError
+from studytool.measure import Request
+from studytool.model import Status
+from studytool.process import WorkerProcess, terms_of
+from studytool.timing import Progress, request_of
+
+
+def prewarm(job: Job, processes: int, progress: Callable[[Progress], None]) -> Counter[Status]:
+    """Return how building the plans of a job's cases ended, in at most so many processes at once; nothing is timed.
+
+    DeviceError where a process cannot open the engine. StudyError for an engine that compiles nothing that is kept.
+    """
+    if job.study.engine != "cudnn":
+        raise StudyError(f"--prewarm: found engine {job.study.engine}; expected cudnn, whose compiled kernels are kept")
+    cells = sorted(cell for cell in planned_cells(job.study, job.split, job.cases) if cell[1] == 1)
+    first = {cell[0]: cell for cell in reversed(cells)}
+    waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    for _, cell in sorted(first.items()):
+        waiting.put(msgspec.structs.replace(request_of(job, None, cell), orders=()))
+    ended: Counter[Status] = Counter()
+    workers = min(processes, len(first))
+    with ThreadPoolExecutor(workers) as pool:
+        for statuses in pool.map(lambda _: _work(job, waiting), range(workers)):
+            ended += statuses
+            progress(Progress(ended.total(), len(first), "compiled"))
+    return ended
+
+
+def _work(job: Job, waiting: "queue.SimpleQueue[Request]") -> Counter[Status]:
+    """Return how the cases that one process took from the queue ended."""
+    ended: Counter[Status] = Counter()
+    process = WorkerProcess(terms_of(job.study))
+    try:
+        while True:
+            try:
+                request = waiting.get_nowait()
+            except queue.Empty:
+                return ended
+            ended[process.ask(request, job.study.protocol.case_timeout_s).status] += 1
+    finally:
+        process.stop()
