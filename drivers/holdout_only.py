@@ -12,9 +12,9 @@ import click
 
 from studytool import pipeline, replay, timing
 from studytool.attempts import Job
-from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, open_study
+from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, one_line, open_study
 from studytool.cli.terminal import Command, hooks, now, printable
-from studytool.errors import CheckFailedError, StudyError
+from studytool.errors import CannotSayError, CheckFailedError, StudyError
 from studytool.model import Split
 from studytool.report import markdown
 
@@ -29,6 +29,7 @@ FIRST = ("frozen files", "disjoint", "ledger", "drivers", "records sealed", "stu
 @click.option("--reason", default="", help="Why the hold-out that was begun elsewhere is timed anew.")
 def main(study: Path, dtype: str, deadline: str | None, reason: str) -> None:
     """Check what the first run of STUDY left, then time the hold-out, score and report."""
+    one_line(reason)
     declared, place = open_study(study)
     dtypes = dtypes_of(declared, dtype)
     jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes]
@@ -38,6 +39,8 @@ def main(study: Path, dtype: str, deadline: str | None, reason: str) -> None:
         for check in replay.replay(declared, place, dtypes):
             if check.name in FIRST:
                 outside.say(printable(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}"))
+                if check.state == replay.UNSAID:
+                    raise CannotSayError(f"{check.name}: {check.figure}")
                 if check.state != replay.OK:
                     raise CheckFailedError(f"the first run does not hold: {check.name}: {check.figure}")
         for job in jobs:

@@ -19,13 +19,25 @@ class Applied(NamedTuple):
     kept: int
 
 
-def apply(lines_path: Path, table_path: Path, place: StudyPlace | None, at: str) -> Applied:
-    """Insert or replace whole lines.
+class Draft(NamedTuple):
+    """A table before and after lines are put into it, and the lines: their header and bytes."""
+
+    header: lines.Header
+    body: bytes
+    before: lines.Text
+    after: lines.Text
+
+    @property
+    def text(self) -> bytes:
+        """Return the table's bytes after."""
+        return lines.table_text(self.after).encode()
+
+
+def draft(lines_path: Path, table_path: Path, place: StudyPlace | None) -> Draft:
+    """Return what a table becomes with lines put into it; TableError where one of the files is not what it should be.
 
     With the place of a study whose table this is, entries of the lines' row and dtype that are no longer emitted are
-    removed, the lines are kept with the dtype's results, and each ledger of the study gets an `apply` event, unless
-    it says already that these lines made this table. TableError or LedgerError, and nothing written, where one of the
-    files is not what it should be.
+    removed.
     """
     body = read_bytes(lines_path, TableError)
     header, new = lines.read_lines(body, str(lines_path))
@@ -34,9 +46,21 @@ def apply(lines_path: Path, table_path: Path, place: StudyPlace | None, at: str)
     before = _before(table_path)
     stale = {k for k in before.entries if place is not None and _owned(k, before, header)}
     kept = lines.Text(before.rows, {k: v for k, v in before.entries.items() if k not in stale})
-    after = lines.insert(kept, new, str(table_path))
-    text = lines.table_text(after).encode()
-    lines.read_table(text, str(table_path))
+    found = Draft(header, body, before, lines.insert(kept, new, str(table_path)))
+    lines.read_table(found.text, str(table_path))
+    return found
+
+
+def apply(lines_path: Path, table_path: Path, place: StudyPlace | None, at: str) -> Applied:
+    """Insert or replace whole lines.
+
+    With the place of a study whose table this is, the lines are kept with the dtype's results, and each ledger of the
+    study gets an `apply` event, unless it says already that these lines made this table. TableError or LedgerError, and
+    nothing written, where a file is not what it should be.
+    """
+    found = draft(lines_path, table_path, place)
+    header, body, before, after = found
+    text = found.text
     ledgers = sorted(place.folder.glob("*/ledger.jsonl")) if place else []
     untold = [path for path in ledgers if not _told(path, header, sha256(body), sha256(text))]
     write_atomic(table_path, text)

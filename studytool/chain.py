@@ -52,7 +52,7 @@ def drivers(job: Job, events: Events) -> str:
         if event.event == "driver":
             name, sha256 = str(event.body["name"]), str(event.body["sha256"])
             path = job.place.driver(name, sha256)
-            if not path.is_file() or digest.sha256(read_bytes(path)) != sha256:
+            if path.is_symlink() or not path.is_file() or digest.sha256(read_bytes(path)) != sha256:
                 raise StudyError(f"{job.place.shown(path)}: not the script that was started, sha256:{sha256[:12]}")
             told.append(f"{name} sha256:{sha256[:12]}")
     return ", ".join(dict.fromkeys(told)) or "none was recorded"

@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from studytool.engines.base import Launch, Sample
@@ -17,8 +17,10 @@ class HostClock:
     def __init__(self) -> None:
         self.tick_ns = measured_tick_ns()
 
-    def sample(self, launch: Launch, inner: int) -> Sample:
+    def sample(self, launch: Launch, inner: int, before: Callable[[], None] | None = None) -> Sample:
         """Return the wall time of `launch(inner)`; the counters are read outside of it."""
+        if before is not None:
+            before()
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         cpu = time.thread_time_ns()
         begin = time.perf_counter_ns()
@@ -32,6 +34,9 @@ class HostClock:
             "preemptions": after.ru_nivcsw - usage.ru_nivcsw,
         }
         return Sample(max(1, end - begin), None, counters)
+
+    def settle(self) -> None:
+        """Do nothing: a processor that asks is at work."""
 
     def now_ns(self) -> int:
         """Return the monotonic time."""

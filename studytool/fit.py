@@ -15,9 +15,9 @@ from studytool.metrics import PPM, geomean_ppm, ratio_text
 from studytool.model import Status, Threshold, Verdict
 from studytool.runtime import key, lookup
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary
+from studytool.support import MIN_LEVELS, Support
 
 MIN_REPEATS = 3
-MIN_LEVELS = 3
 FROST_FAILURES = frozenset(Status) - {Status.OK, Status.REFUSED, Status.NO_BACKEND, Status.UNRESOLVABLE}
 """Statuses that bar a case from being led: the row could not be shown to run it rightly."""
 
@@ -57,7 +57,7 @@ def fit(summary: Summary, study_json: bytes, margin_ppm: int, scope: str) -> Fit
     for case in sorted(summary.cases, key=lambda case: case.digest):
         classes.setdefault(case.class_key, []).append(case)
     outcomes = tuple(
-        _class_outcome(summary, class_key, classes[class_key], margin_ppm, scope)
+        class_outcome(summary, class_key, classes[class_key], margin_ppm, scope)
         for class_key in sorted(classes, key=canonical)
     )
     header = Header(
@@ -109,9 +109,10 @@ def _too_noisy(summary: Summary) -> bool:
     return not 0 <= summary.band_ppm <= summary.decide.noise_limit_ppm
 
 
-def _class_outcome(
-    summary: Summary, class_key: lookup.Key, cases: list[CaseSummary], margin_ppm: int, scope: str
+def class_outcome(
+    summary: Summary, class_key: lookup.Key, cases: Sequence[CaseSummary], margin_ppm: int, scope: str
 ) -> Outcome:
+    """Return what becomes of a class with these cases."""
     allowed = [
         c for c in cases if c.status is not Status.REFUSED and all(key.feature(c.fields, g) for g in summary.guards)
     ]
@@ -133,7 +134,9 @@ def _always(summary: Summary, judged: Sequence[Judged], margin_ppm: int) -> list
     if any(_blocks(item) for item in judged):
         return []
     axis = summary.decide.thresholds[0].axis if summary.decide.thresholds else "s_kv"
-    return list(judged) if _supported(summary, judged, axis, margin_ppm) else []
+    support = Support(margin_ppm, summary.decide.min_support)
+    _add(support, judged, axis)
+    return list(judged) if support.is_enough() else []
 
 
 def _run(summary: Summary, judged: Sequence[Judged], margin_ppm: int, threshold: Threshold) -> list[Judged]:
@@ -141,16 +144,24 @@ def _run(summary: Summary, judged: Sequence[Judged], margin_ppm: int, threshold:
     levels: dict[int, list[Judged]] = {}
     for item in judged:
         levels.setdefault(key.axis_value(item.case.fields, threshold.axis), []).append(item)
-    prefix: list[Judged] = []
-    longest: list[Judged] = []
+    support = Support(margin_ppm, summary.decide.min_support)
+    run: list[Judged] = []
+    longest = 0
     for number, level in enumerate(sorted(levels, reverse=threshold.direction == "from")):
         wins = any(item.verdict is Verdict.WIN for item in levels[level])
         if any(_blocks(item) for item in levels[level]) or (number == 0 and not wins):
             break
-        prefix = [*prefix, *levels[level]]
-        if wins and _supported(summary, prefix, threshold.axis, margin_ppm):
-            longest = prefix
-    return longest
+        _add(support, levels[level], threshold.axis)
+        run += levels[level]
+        if wins and support.is_enough():
+            longest = len(run)
+    return run[:longest]
+
+
+def _add(support: Support, items: Sequence[Judged], axis: str) -> None:
+    for item in items:
+        level = key.axis_value(item.case.fields, axis)
+        support.add(item.ratio_ppm, level, is_win=item.verdict is Verdict.WIN)
 
 
 def known_ratios(region: Sequence[Judged]) -> list[int]:
@@ -160,16 +171,6 @@ def known_ratios(region: Sequence[Judged]) -> list[int]:
 
 def _blocks(item: Judged) -> bool:
     return item.verdict in {Verdict.LOSE, Verdict.INCONCLUSIVE}
-
-
-def _supported(summary: Summary, region: Sequence[Judged], axis: str, margin_ppm: int) -> bool:
-    wins = [item for item in region if item.verdict is Verdict.WIN]
-    levels = {key.axis_value(item.case.fields, axis) for item in wins}
-    if len(wins) < summary.decide.min_support or len(levels) < MIN_LEVELS or 4 * len(wins) < 3 * len(region):
-        return False
-    # The geometric mean of n ratios r is at most 1/(1+m) when prod(r) * (1+m)^n is at most 1: exact in integers.
-    ratios = known_ratios(region)
-    return bool(math.prod(ratios) * (PPM + margin_ppm) ** len(ratios) <= (PPM * PPM) ** len(ratios))
 
 
 def _line(
@@ -198,12 +199,22 @@ def _line(
         f"win {wins}/{len(region)} worst {ratio_text(max(ratios)) if ratios else 'n/a'}"
         f" geomean {ratio_text(geomean_ppm(ratios)) if ratios else 'n/a'}"
         + (f" of {len(judged)}" if len(region) < len(judged) else "")
-        + f" ev {evidence[:12]}"
+        + f" ev {evidence[:12]} {_plans(region)}"
     )
-    box: dict[str, lookup.Limit] = dict.fromkeys(sorted(summary.guards), 1)
-    if scope == "box":
-        box |= _box(summary, [item.case for item in region])
+    guards: dict[str, lookup.Limit] = dict.fromkeys(sorted(summary.guards), 1)
+    whole = _box(summary, [item.case for item in region])
+    measured = {name: summary.measured[name] for name in lookup.MEASURED if name in summary.measured}
+    flags = {name: limit for name, limit in whole.items() if name in key.FLAGS}  # a look-up asks for these by name
+    box = {**measured, **guards, **whole} if scope == "box" else {**guards, **flags}
     return Line(class_key, rule, axis, bound, box, comment)
+
+
+def _plans(region: Sequence[Judged]) -> str:
+    """Return the first plans of both sides that a line rests on, and its case with the least to spare."""
+    seen = (sorted({item.case.plans[leg] for item in region}) for leg in ("backend", "frost"))
+    backend, frost = (" ".join(plan for plan in plans if plan) or "none" for plans in seen)
+    witness = min(region, key=lambda item: (-item.ratio_ppm, item.case.digest))
+    return f"plans {backend} | {frost} at {witness.case.label}"
 
 
 def _box(summary: Summary, cases: Sequence[CaseSummary]) -> dict[str, lookup.Limit]:
@@ -260,9 +271,12 @@ def _conflict(summary: Summary, wins: Sequence[Judged], blocking: Sequence[Judge
     worst = max(blocking, key=lambda item: (item.ratio_ppm, item.case.digest))
     ratios = f"{best.case.label} {ratio_text(best.ratio_ppm)}, {worst.case.label} {ratio_text(worst.ratio_ppm)}"
     names = _separating(summary, wins, blocking)
-    return (
-        f"{ratios}; {' or '.join(names)} tells them apart" if names else f"{ratios}; no single feature separates them"
-    )
+    if not names:
+        return f"{ratios}; no single feature separates them"
+    fields = [item.case.fields for item in wins]
+    guards = {name for name in names if name in key.PREDICATES and all(key.feature(case, name) for case in fields)}
+    ways = " or ".join(f"{name} as a {'guard' if name in guards else 'key'}" for name in names)
+    return f"{ratios}; {' or '.join(names)} tells them apart: declare {ways}"
 
 
 def _blocking(summary: Summary, wins: Sequence[Judged], loses: Sequence[Judged]) -> list[Judged]:

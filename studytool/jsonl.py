@@ -21,6 +21,10 @@ from studytool.model import LegRecord, Record, Session, Split, Status
 MAX_LINE = 64 << 20
 MOST_NS = 10**15
 """The longest time that a sample can have: eleven days."""
+
+_COUNTS = frozenset({"trend_ppm", "flush_probe_ppm", "took_ns", "startup_ns", "warmup_rounds", "steady"})
+"""Checks of a record that are read as integers."""
+
 _T = TypeVar("_T", Session, Record)
 
 
@@ -88,6 +92,8 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
     if not lines:
         return None
     session = _decode(lines[0], Session, f"{name}:1")
+    if problem := _session_problem(session):
+        raise RecordError(f"{name}:1: {problem}")
     records: list[Record] = []
     for number, line in enumerate(lines[1:], 2):
         where = f"{name}:{number}"
@@ -106,6 +112,16 @@ def read_all(folder: Path, root: Path) -> list[SessionFile]:
     """Return the records files of a folder in the order of their names; messages name them relative to root."""
     found = (read(path, path.relative_to(root).as_posix()) for path in sorted(folder.glob("*.jsonl")))
     return [file for file in found if file is not None]
+
+
+def _session_problem(session: Session) -> str | None:
+    """Return what a session's fingerprint says that cannot be, found and expected, or None."""
+    prints = session.fingerprint
+    if not 0 < prints.tick_ns <= MOST_NS:
+        return f"tick_ns is {prints.tick_ns}; expected a time"
+    texts = [prints.board, prints.uuid, prints.cc, *prints.versions.values(), *prints.settings.values()]
+    odd = next((text for text in [*texts, *prints.device.values()] if not text.isprintable() or len(text) > 1000), None)
+    return None if odd is None else f"found {odd[:100]!r} in the fingerprint; expected printable text on one line"
 
 
 def _broken_link(name: str, lines: list[bytes], number: int) -> str:
@@ -133,6 +149,10 @@ def record_problem(record: Record, session: Session) -> str | None:
     for name, leg in record.legs.items():
         if problem := _leg_problem(leg, len(record.order)):
             return f"leg {name}: {problem}"
+    for name in _COUNTS & record.checks.keys():
+        value = record.checks[name]
+        if type(value) is not int or not -MOST_NS <= value <= MOST_NS:
+            return f"check {name} is {value!r:.100}; expected an integer"
     for name, values in record.blocks.items():
         if len(values) != len(record.order):
             return f"{len(values)} values of {name} in {len(record.order)} blocks"

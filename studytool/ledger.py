@@ -6,6 +6,7 @@ Events: `frozen` (the manifest that holds from here on), `session` (a records fi
 """
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from studytool.errors import LedgerError
 from studytool.files import read_bytes, sync_folder
 from studytool.model import Split
 
+_DRIVER = {"name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "sha256": "[0-9a-f]{64}"}
 Body = dict[str, int | str | list[str]]
 EVENTS: dict[str, dict[str, type]] = {
     "frozen": {"manifest": str, "marks": list},
@@ -58,7 +60,7 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         where = f"{name}:{number}"
         event = decode(line, Event, where, "event", LedgerError)
-        if problem := _body_problem(event):
+        if problem := body_problem(event.event, event.body):
             raise LedgerError(f"{where}: {problem}")
         if line != _line(event) or event.own != _own(event):
             raise LedgerError(f"{where}: changed after it was written")
@@ -70,19 +72,24 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _body_problem(event: Event) -> str | None:
-    if event.event not in EVENTS:
-        return f"event {event.event!r}; expected one of {', '.join(EVENTS)}"
-    found = {name: type(value).__name__ for name, value in sorted(event.body.items())}
-    expected = {name: kind.__name__ for name, kind in sorted(EVENTS[event.event].items())}
-    return None if found == expected else f"{event.event} tells {found}; expected {expected}"
+def body_problem(kind: str, body: Body) -> str | None:
+    """Return what is wrong with what an event of a kind tells, found and expected, or None."""
+    if kind not in EVENTS:
+        return f"event {kind!r}; expected one of {', '.join(EVENTS)}"
+    found = {name: type(value).__name__ for name, value in sorted(body.items())}
+    expected = {name: type_.__name__ for name, type_ in sorted(EVENTS[kind].items())}
+    if found != expected:
+        return f"{kind} tells {found}; expected {expected}"
+    names = {name: str(body[name]) for name in _DRIVER if kind == "driver"}
+    wrong = next((text for name, text in names.items() if not re.fullmatch(_DRIVER[name], text)), None)
+    return None if wrong is None else f"driver tells {wrong[:100]!r}; expected a file's name and its SHA-256"
 
 
 def append(path: Path, at: str, event: str, body: Body) -> None:
     """Add one event; it and the whole ledger are checked first. `at` is the time as text."""
     events = read(path)
     draft = Event(schema=model.SCHEMA, at=at, event=event, body=body, prev=events[-1].own if events else "", own="")
-    if problem := _body_problem(draft):
+    if problem := body_problem(event, body):
         raise LedgerError(f"{path}: {problem}")
     line = _line(msgspec.structs.replace(draft, own=_own(draft))) + b"\n"
     try:

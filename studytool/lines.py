@@ -65,6 +65,16 @@ def lines_text(header: Header, lines: Iterable[Line]) -> str:
     return head + "".join(render(line) + "\n" for line in sorted(lines, key=lambda line: canonical(line.key)))
 
 
+def bare_text(lines: Iterable[Line]) -> str:
+    """Return entries as key and rule alone, to be pasted into a library's own table; the key order is ours.
+
+    A key is (row, cc, *features in the order of the study's class_key), a rule `"always"` or `("from", axis, bound)`.
+    """
+    ordered = sorted(lines, key=lambda line: canonical(line.key))
+    rules = ((line.rule, line.axis, line.bound) if line.axis else line.rule for line in ordered)
+    return "".join(f"    {_literal(line.key)}: {_literal(rule)},\n" for line, rule in zip(ordered, rules, strict=True))
+
+
 def table_text(text: Text) -> str:
     """Return the whole text of a table, rows and entries sorted."""
     rows = "".join(row_line(row, text.rows[row]) + "\n" for row in sorted(text.rows))
@@ -140,7 +150,8 @@ def read_lines(data: bytes, where: str) -> tuple[Header, Text]:
 
 def _own(key: lookup.Key, entry: lookup.Entry, line: str) -> str:
     """Return the line of an entry when it is as `render` writes it, else what it should begin with."""
-    start = render(Line(key, entry.rule, entry.axis, entry.bound, entry.box, ""))
+    box = {**entry.measured, **entry.box}
+    start = render(Line(key, entry.rule, entry.axis, entry.bound, box, ""))
     return line if line.startswith(start) else start
 
 

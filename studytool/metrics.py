@@ -51,13 +51,23 @@ def condition_text(condition: Condition) -> str:
 
 
 def geomean_ppm(ratios_ppm: Sequence[int]) -> int:
-    """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product."""
-    product, count = math.prod(ratios_ppm), len(ratios_ppm)
-    low, high = 0, max(ratios_ppm, default=0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if middle**count <= product else (low, middle - 1)
-    return low
+    """Return the geometric mean of ratios in ppm, rounded down: the integer root of their product.
+
+    Logarithms tell it but where the mean is within 1e-6 of an integer; there the product does.
+    """
+    count = len(ratios_ppm)
+    if not count or min(ratios_ppm) < 1:
+        return 0
+    mean = math.exp(math.fsum(map(math.log, ratios_ppm)) / count)
+    root = round(mean)
+    if abs(mean - root) > max(1e-6, mean * 1e-12):
+        return math.floor(mean)
+    product = math.prod(ratios_ppm)
+    while root**count > product:
+        root -= 1
+    while (root + 1) ** count <= product:
+        root += 1
+    return root
 
 
 def ratio_text(value_ppm: int) -> str:

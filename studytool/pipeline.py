@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studytool import apply, costs, freeze, ledger, lines, process, results, studyfile, timing
+from studytool import apply, changes, costs, freeze, ledger, lines, process, results, studyfile, timing
 from studytool import prewarm as prewarming
 from studytool.attempts import Attempt, Job, planned_cells, table_in_force
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.engines.base import Finding, Terms
-from studytool.errors import CannotSayError, StudyError, TableError
+from studytool.errors import CannotSayError, CheckFailedError, StudyError, TableError
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
-from studytool.model import ENGINES, Split, Study
+from studytool.model import ENGINES, Case, Split, Study
 from studytool.timing import Now, Progress
 
 
@@ -87,7 +87,10 @@ def prewarm(job: Job, processes: int, hooks: Hooks) -> str:
     if not job.cases:
         return f"{job.dtype} {job.split}: no cases"
     name = f"{job.dtype} {job.split}"
-    ended = prewarming.prewarm(job, processes, lambda step: hooks.progress(f"{name}, compiling", step))
+    with timing.alone(job.place):
+        ended = prewarming.prewarm(
+            job, processes, lambda step: hooks.progress(f"{name}, compiling", step), hooks.budget
+        )
     told = ", ".join(f"{count} {status}" for status, count in sorted(ended.items()))
     return f"{name}: compiled in up to {processes} processes, {told}"
 
@@ -153,11 +156,22 @@ def generate(job: Job) -> str:
 
 def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
     """Put lines into a table; the ledgers are told when the table is that of a study."""
+    place = _place_of_table(lines_path, table_path)
+    if place is None:
+        return apply.apply(lines_path, table_path, None, now())
+    with timing.alone(place):
+        for path in sorted(place.folder.glob("*/ledger.jsonl")):
+            ledger.drop_torn_tail(path)
+        return apply.apply(lines_path, table_path, place, now())
+
+
+def _place_of_table(lines_path: Path, table_path: Path) -> StudyPlace | None:
+    """Return the study whose table this is, None for another table; TableError where the lines are not its own."""
     folder = Path(os.path.normpath(table_path.absolute())).parent
     if not folder.is_dir():
         raise TableError(f"{table_path}: its folder is not there; expected the folder of a study or of a library")
     if table_path.name != "table.py" or not (folder / "study.yaml").is_file() or folder.parent.name != "studies":
-        return apply.apply(lines_path, table_path, None, now())
+        return None
     place = StudyPlace(folder.parent.parent, folder.name)
     study = open_study(place)
     header = lines.read_lines(read_bytes(lines_path), str(lines_path))[0]
@@ -166,10 +180,52 @@ def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
             f"{lines_path}:1: found lines of study {header.study}, {header.dtype};"
             f" expected study {study.name}, {' or '.join(study.dtypes)}"
         )
-    with timing.alone(place):
-        for path in sorted(place.folder.glob("*/ledger.jsonl")):
-            ledger.drop_torn_tail(path)
-        return apply.apply(lines_path, table_path, place, now())
+    return place
+
+
+def preview(lines_path: Path, table_path: Path) -> str:
+    """Return what `apply_lines` would change, and which frozen cases that moves; nothing is written."""
+    place = _place_of_table(lines_path, table_path)
+    found = apply.draft(lines_path, table_path, place)
+    splits, device = ({}, None) if place is None else _asked_of(place, found.header)
+    return changes.text(changes.changes(found.before, found.after, splits, device))
+
+
+def attest(lines_path: Path, table_path: Path) -> str:
+    """Return that each of the lines decides some frozen case; CheckFailedError names one that decides none."""
+    place = _place_of_table(lines_path, table_path)
+    if place is None:
+        raise TableError(f"{table_path}: not the table of a study; expected studies/NAME/table.py, whose cases attest")
+    found = apply.draft(lines_path, table_path, place)
+    splits, device = _asked_of(place, found.header)
+    keys = list(lines.read_lines(found.body, str(lines_path))[1].entries)
+    cases = [case for own in splits.values() for case in own]
+    if device is None:
+        raise CannotSayError(f"{place.folder}: no study.json; expected the train split of {found.header.dtype} timed")
+    if idle := changes.idle(found.after, keys, cases, device):
+        raise CheckFailedError(f"{lines_path}: the entry of {idle[0]} changes no frozen case; it says nothing")
+    return f"each of {len(keys)} lines, turned into its opposite, changes what a frozen case gets"
+
+
+def _asked_of(place: StudyPlace, header: lines.Header) -> tuple[dict[Split, list[Case]], changes.Device | None]:
+    """Return the frozen cases of the lines' dtype by split, and the device that its train split was timed on."""
+    frozen = freeze.verify(open_study(place), place)
+    splits = {split: list(frozen.of(header.dtype, split).values()) for split in frozen.cases}
+    path = place.results(header.dtype).study_json
+    if not path.is_file():
+        return splits, None
+    train = results.study_json(read_bytes(path), str(path)).summary
+    return splits, changes.Device(train.cc, train.board)
+
+
+def merge(one: Path, other: Path, into: Path) -> str:
+    """Write the entries of two tables into one file, and return how many came from each."""
+    texts = [lines.read_table(read_bytes(path), str(path)) for path in (one, other)]
+    tables = [lines.parse_table(read_bytes(path), str(path)) for path in (one, other)]
+    numbers = tuple({key: entry.line for key, entry in table.entries.items()} for table in tables)
+    merged = changes.merge(texts[0], texts[1], (str(one), str(other)), numbers)
+    write_atomic(into, lines.table_text(merged).encode())
+    return f"{into}: {len(merged.entries)} entries, {len(texts[0].entries)} and {len(texts[1].entries)}"
 
 
 def score(job: Job, now: Now) -> dict[str, Any]:

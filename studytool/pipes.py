@@ -65,7 +65,13 @@ class Pipe:
         if line is None:
             self._kill()
             return Failed(Status.TIMEOUT, f"no answer in {timeout_s} s")
-        return msgspec.json.decode(line, type=kind) if line else self._ended()
+        if not line:
+            return self._ended()
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._kill()
+            return Failed(Status.ERROR, f"answered {line[:60]!r}, which is no answer")
 
     def stop(self) -> None:
         """End the process, if there is one."""

@@ -68,6 +68,8 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
         gate=top.need("gate", lambda node: tuple(_condition(item) for item in node.items())),
         simulated=top.take("simulated", _simulated, {}),
     )
+    if engine == "cudnn" and not all(study.row.startswith(f"{op}_") for op in ops):
+        raise top.need("row", lambda node: node).error(f"found {study.row}; expected a row of {', '.join(ops)} alone")
     if bool(study.simulated) != (engine == "simulated"):
         raise top.node.error(f"engine {engine} and simulated; expected both or neither to be simulated")
     top.done()

@@ -7,7 +7,7 @@ from studytool.decode import decode as decode_json
 from studytool.digest import pretty
 from studytool.errors import SummaryError
 from studytool.model import LEGS, Decide, Status
-from studytool.runtime import key
+from studytool.runtime import key, lookup
 
 
 class RegimeSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +38,10 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole of study.json. `band_ppm` is exp(A/A band) - 1, -1 where no legs were aliased."""
+    """The whole of study.json. `measured` is what an entry's box says of library and board, by lookup.MEASURED.
+
+    `band_ppm` is exp(A/A band) - 1, -1 where no legs were aliased.
+    """
 
     schema: int
     study: str
@@ -50,6 +53,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cc: str
     board: str
     versions: dict[str, str]
+    measured: dict[str, int | str]
     code: str
     class_key: tuple[str, ...]
     guards: tuple[str, ...]
@@ -83,6 +87,8 @@ def _problem(summary: Summary) -> str | None:
             return f"threshold {direction} {axis}; expected from or upto and a size axis"
     if summary.decide.scope not in model.SCOPES or summary.decide.margin_ppm < 0 or not summary.regimes:
         return f"no regimes, a negative margin, or a scope that is not one of {', '.join(model.SCOPES)}"
+    if wrong := [name for name in summary.measured if name not in lookup.MEASURED]:
+        return f"found {wrong[0]} among what was measured; expected names of {', '.join(lookup.MEASURED)}"
     digests = [case.digest for case in summary.cases]
     if len(set(digests)) != len(digests):
         return "a case is there twice"

@@ -7,7 +7,7 @@ import pandas as pd
 from studytool import frame, model, stats
 from studytool.attempts import Attempt
 from studytool.metrics import PPM
-from studytool.model import LEGS, Case, Status, Study
+from studytool.model import LEGS, Case, Fingerprint, Status, Study
 from studytool.runtime import key
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary
 
@@ -32,6 +32,7 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
         cc=first.cc,
         board=first.board,
         versions=first.versions,
+        measured=_measured(first),
         code=first.code,
         class_key=study.class_key,
         guards=study.guards,
@@ -42,6 +43,19 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
         band_ppm=-1 if band is None else stats.ppm(band) - PPM,
         cases=tuple(_case(study, first.cc, case, groups[digest], codes) for digest, case in sorted(cases.items())),
     )
+
+
+def _measured(prints: Fingerprint) -> dict[str, int | str]:
+    """Return what an entry's box says of the library, by major and minor, and of a GPU."""
+    if "cudnn" in prints.versions:
+        number = int(prints.versions["cudnn"])
+        return {
+            "cudnn": f"{number // 10_000}.{number // 100 % 100}",
+            "sm_count": int(prints.settings.get("sm_count", "0")),
+            "memory_gib": round(prints.memory_bytes / (1 << 30)),
+        }
+    torch = prints.versions.get("torch")
+    return {"torch": ".".join(torch.split(".")[:2])} if torch else {}
 
 
 def _case(study: Study, cc: str, case: Case, group: pd.DataFrame, codes: Codes) -> CaseSummary:

@@ -92,6 +92,8 @@ def seal(job: Job, now: Now) -> None:
 def note_driver(job: Job, now: Now, driver: Path) -> None:
     """Keep a copy of a script that was started, and write its name and digest into the ledger."""
     data = read_bytes(driver)
+    if problem := ledger.body_problem("driver", {"name": driver.name, "sha256": sha256(data)}):
+        raise LedgerError(f"{job.results.ledger}: {problem}")
     with alone(job.place):
         _seal(job, now)
         write_atomic(job.place.driver(driver.name, sha256(data)), data)
@@ -145,8 +147,8 @@ def _measure(run: _Run) -> None:
     process = WorkerProcess(terms_of(job.study))
     try:
         prints = process.fingerprint()  # before anything is written, also by the ledger
-        _seal(job, run.now)
         _check_device(job, prints, current, run.missing, entries)
+        _seal(job, run.now)
         before = current.files[-1] if current else None
         header = Session(
             schema=model.SCHEMA,

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from factories import make_case_summary, make_fit, make_regime
+from factories import make_case_summary, make_regime, make_summary
 
-from studytool import freeze, lines, pipeline
+from studytool import fit, freeze, lines, pipeline
 from studytool.layout import StudyPlace
 from studytool.model import Case, Split, Study
 from studytool.runtime import key, lookup
+from studytool.studyjson import Summary
 
 ROOT = Path(__file__).resolve().parent.parent
 SQUARE = StudyPlace(ROOT, "sdpa_bwd_sm80_square")
@@ -27,8 +28,8 @@ def class_of(study: Study, case: Case) -> lookup.Key:
     return tuple(key.feature(case.fields, name) for name in study.class_key)
 
 
-def emitted(study: Study, train: Iterable[Case], ratio_ppm: Callable[[Case], int]) -> lines.Text:
-    """Return the lines that the study's own rules make of train when each case has this ratio in every regime."""
+def summary_of(study: Study, train: Iterable[Case], ratio_ppm: Callable[[Case], int]) -> Summary:
+    """Return the train summary of a study when each case has this ratio in every regime."""
     measured = [
         make_case_summary(
             ratio_ppm(case),
@@ -37,10 +38,9 @@ def emitted(study: Study, train: Iterable[Case], ratio_ppm: Callable[[Case], int
         )
         for case in train
     ]
-    found = make_fit(
+    return make_summary(
         measured,
-        study.decide.margin_ppm,
-        study.decide.scope,
+        study=study.name,
         row=study.row,
         base=study.base,
         cc=study.cc,
@@ -50,6 +50,12 @@ def emitted(study: Study, train: Iterable[Case], ratio_ppm: Callable[[Case], int
         regimes=study.protocol.regimes,
         decide=study.decide,
     )
+
+
+def emitted(study: Study, train: Iterable[Case], ratio_ppm: Callable[[Case], int]) -> lines.Text:
+    """Return the lines that the study's own rules make of train when each case has this ratio in every regime."""
+    decide = study.decide
+    found = fit.fit(summary_of(study, train, ratio_ppm), b"study.json", decide.margin_ppm, decide.scope)
     return lines.read_lines(found.text.encode(), "lines.txt")[1]
 
 

@@ -39,12 +39,17 @@ class FakeClock:
     def __init__(self, tick_ns: int = 1) -> None:
         self.tick_ns, self.at_ns, self.taken = tick_ns, 0, 0
 
-    def sample(self, launch: Launch, inner: int) -> Sample:
+    def sample(self, launch: Launch, inner: int, before: Callable[[], None] | None = None) -> Sample:
         """Return the time by which the launch advanced this clock."""
+        if before is not None:
+            before()
         begin = self.at_ns
         launch(inner)
         self.taken += 1
         return Sample(self.at_ns - begin, None, {"call": self.taken})
+
+    def settle(self) -> None:
+        """Do nothing."""
 
     def now_ns(self) -> int:
         """Return the time to which benches advanced this clock."""
@@ -88,6 +93,10 @@ class FakeBench:
 
         self.events.append(f"{regime}: {leg}")
         yield launch
+
+    def granule(self, regime: str) -> int:  # noqa: ARG002
+        """Return 1."""
+        return 1
 
     def flush(self) -> None:
         """Note it, and let as much time pass as no launch takes."""

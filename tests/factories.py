@@ -216,6 +216,7 @@ def make_summary(cases: Sequence[CaseSummary] = (), **changes: Any) -> Summary:
         "cc": "host",
         "board": "Board",
         "versions": {"engine": "1.0"},
+        "measured": {},
         "code": "c0de",
         "class_key": ("dtype",),
         "guards": (),
@@ -293,7 +294,7 @@ BODIES: dict[str, ledger.Body] = {
     "session": {"file": "train-01-001.jsonl", "sha256": "5", "lines": 1},
     "apply": {"dtype": "bf16", "lines": "l", "margin_ppm": 50_000, "scope": "box", "table": "t", "entries": "e"},
     "score": {"score": "5"},
-    "driver": {"name": "full_study.py", "sha256": "5"},
+    "driver": {"name": "full_study.py", "sha256": "5" * 64},
 }
 
 

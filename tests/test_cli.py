@@ -186,7 +186,7 @@ def test_gen_explains(made: StudyPlace) -> None:
     rows = json.loads(call("gen", made.results("f16").study_json, "--json").out)
     head, line = said.out.splitlines()
 
-    assert " ".join(head.split()) == "class cases win neutral lose unclear geomean rule or code detail"
+    assert " ".join(head.split()) == "class cases win neutral lose unclear geomean rule or code stable detail"
     assert line.startswith("f16 64  11     4    1        6     0 ")
     assert (rows[0]["code"], rows[0]["rule"], rows[0]["cases"]) == ("CONFLICT", None, 11)
     assert re.search(rf"  CONFLICT +{re.escape(rows[0]['detail'])}$", line)
@@ -198,7 +198,7 @@ def test_gen_check_names_the_first_line_that_differs(whole: StudyPlace) -> None:
     results.lines.write_text(results.lines.read_text().replace('"from", "s_kv", 256', '"from", "s_kv", 128'))
     said = call("gen", results.study_json, "--check", results.lines)
 
-    assert said == (1, "", f"{results.lines}:2: not what {results.study_json} gives\n")
+    assert (said.code, said.err) == (1, f"{results.lines}:2: not what {results.study_json} gives\n")
 
 
 @pytest.mark.parametrize("margin", ["-0.1", "nan", "5 %", "1e9", "", "0.05x", "\u0660.\u0665"])

@@ -11,6 +11,8 @@ cuda_clock = pytest.importorskip("studytool.engines.cudnn.cuda_clock")
 pytestmark = pytest.mark.torch
 
 KERNEL_NS, HOST_NS = 30_000, 150_000
+SPIN_HOST_NS = 100
+"""What the fake device's host takes to enqueue a spin."""
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_spin_is_longer_than_the_host_needs(device: Any, monkeypatch: pytest.Mon
     for inner in (10, 10, 2):
         clock.sample(kernels(device), inner)
 
-    assert asked == [cuda_clock.LEAST_SPIN_NS, *[round(10 * HOST_NS * cuda_clock.HEADROOM)] * 3]
+    assert asked == [cuda_clock.LEAST_SPIN_NS, *[round((10 * HOST_NS + SPIN_HOST_NS) * cuda_clock.HEADROOM)] * 3]
 
 
 def test_every_leg_waits_alike(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +88,12 @@ def test_every_leg_waits_alike(device: Any, monkeypatch: pytest.MonkeyPatch) -> 
     del asked[:]
     for _ in range(40):
         clock.sample(kernels(device), 1)
-    long, short = (round(inner * HOST_NS * cuda_clock.HEADROOM) for inner in (10, 1))
+    long, short = (round((inner * HOST_NS + SPIN_HOST_NS) * cuda_clock.HEADROOM) for inner in (10, 1))
 
     assert asked == [long] * 32 + [short] * 8
 
 
-@pytest.mark.parametrize(("host_cost_ns", "spin"), [(100, 50_000), (33_000, 50_000), (34_000, 51_000)])
+@pytest.mark.parametrize(("host_cost_ns", "spin"), [(100, 50_000), (33_000, 50_000), (34_000, 51_150)])
 def test_spin_has_a_least_length(device: Any, monkeypatch: pytest.MonkeyPatch, host_cost_ns: int, spin: int) -> None:
     """However quick the host is, the queue is filled for 50 us."""
     device.host_cost_ns = host_cost_ns
@@ -100,6 +102,60 @@ def test_spin_has_a_least_length(device: Any, monkeypatch: pytest.MonkeyPatch, h
     clock.sample(kernels(device), 1)
 
     assert asked == [50_000, spin]
+
+
+@pytest.mark.parametrize("slower", [2, 4])
+def test_least_spin_is_stretched_as_well(device: Any, monkeypatch: pytest.MonkeyPatch, slower: int) -> None:
+    """Where a device spins for less than it is asked to, the next spin lasts 50 us all the same."""
+    device.host_cost_ns = 100
+    clock, spin = cuda_clock.CudaClock(device), device.spin
+    monkeypatch.setattr(device, "spin", lambda ns: spin(ns // slower))
+    asked = spins(device, monkeypatch)
+    for _ in range(3):
+        clock.sample(kernels(device), 1)
+
+    assert asked == [50_000, *[pytest.approx(50_000 * slower, rel=0.05)] * 2]
+
+
+def test_queue_is_dry_where_the_spin_itself_was_slow_to_launch(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device spins while the host still enqueues the spin: that time counts, and the sample is taken again."""
+    device.host_cost_ns = 10_000
+    clock, spin, delays = cuda_clock.CudaClock(device), device.spin, iter([45_000, 0, 0])
+
+    def slow(ns: int) -> None:
+        spin(ns)
+        device.host_at_ns += next(delays)
+
+    monkeypatch.setattr(device, "spin", slow)
+    sample = clock.sample(kernels(device), 1)
+
+    assert (sample.ns, sample.host_ns, sample.counters, len([*delays])) == (KERNEL_NS, 10_000, {"gap": 0}, 1)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_what_comes_before_is_done_before_every_try(device: Any, monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
+    """A flush is enqueued right before each try, is waited for, and is part of no time."""
+    device.host_cost_ns = 2_000
+    clock, events, spin = cuda_clock.CudaClock(device), list[str](), device.spin
+    too_short = iter([0] * (tries - 1))
+
+    def flush() -> None:
+        events.append("flush")
+        spin(900_000)
+
+    def spinning(ns: int) -> None:
+        events.append(f"spin on {max(0, device.free_at_ns - device.host_at_ns)}")
+        spin(next(too_short, ns))
+
+    def launch(inner: int) -> None:
+        events.append("launch")
+        kernels(device)(inner)
+
+    monkeypatch.setattr(device, "spin", spinning)
+    sample = clock.sample(launch, 1, flush)
+
+    assert events == ["flush", "spin on 0", "launch"] * tries
+    assert (sample.ns, sample.host_ns, sample.counters) == (KERNEL_NS, 2_000, {"gap": 0})
 
 
 def test_gap_that_cannot_be_had_otherwise_is_counted(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +227,23 @@ def test_tick_is_measured(device: Any, tick_ns: int) -> None:
 
 def test_board_tells_state_and_clock(device: Any) -> None:
     """The clock rate and the state are the board's of this moment; a board that tells no clock has none."""
+    floor = {"floor_ns": 1}
     clock = cuda_clock.CudaClock(device)
     device.board.readings = {"sm_mhz": 1_005, "throttle": 4}
     told = clock.mhz(), clock.state()
     device.board.readings = {"throttle": 0}
 
-    assert told == ((1_005,), {"sm_mhz": 1_005, "throttle": 4})
-    assert (clock.mhz(), clock.state()) == ((), {"throttle": 0})
+    assert told == ((1_005,), {"sm_mhz": 1_005, "throttle": 4, **floor})
+    assert (clock.mhz(), clock.state()) == ((), {"throttle": 0, **floor})
     assert clock.now_ns() <= clock.now_ns()
+
+
+def test_floor_is_what_an_empty_kernel_takes(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state tells the median time of an empty kernel, measured once, when the clock was made."""
+    spin, floors = device.spin, iter([99_000, *[1_700] * 31, 88_000])
+    monkeypatch.setattr(device, "spin", lambda ns: spin(ns or next(floors)))
+    clock = cuda_clock.CudaClock(device)
+    monkeypatch.setattr(device, "spin", lambda ns: spin(ns or 9_000))
+
+    assert [clock.state()["floor_ns"] for _ in range(2)] == [1_700] * 2
+    assert clock.sample(lambda _inner: device.spin(0), 1).ns == 9_000

@@ -8,13 +8,14 @@ own assembly with a placement hook.
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from a100 import BOARD, SQUARE, class_of, emitted, frozen, parsed
+from controls import control_cases, rows_met
 
 from studytool.engines.base import Order
 from studytool.model import Case, Split
@@ -36,18 +37,6 @@ ROW, BACKEND = 20601, 5
 """Engine ids: the study's row, and what the fixed backend has first."""
 
 SM_COUNTS = {"8.0": 108, "8.6": 84, "9.0": 132, "10.0": 148, "12.0": 170}
-DIMS = {
-    "8.0": ((64, 64), (128, 128), (192, 128), (256, 256)),
-    "9.0": ((512, 512), (384, 384), (256, 256), (128, 128)),
-    "10.0": ((128, 128), (192, 128), (256, 256), (512, 512)),
-    "12.0": ((128, 128), (64, 64), (192, 128), (256, 256)),
-}
-"""Head dimensions of the controls per cc, such that every FROST row of it is met."""
-
-MASKS: tuple[dict[str, Any], ...] = ({}, {"mask": "tl"}, {"mask": "tl", "window": 256}, {"mask": "br"})
-LIKE_A_CLASS: dict[str, Any] = {"h_q": 16, "h_kv": 4, "mask": "br", "window": 256}
-ODD: tuple[dict[str, Any], ...] = ({"h_kv": 1}, {"padding": 1}, {"sink": 1}, {"layout": "thd"})
-"""What keeps a graph like those of a class out of it: MQA, or a feature that no entry knows."""
 
 
 class Routed(NamedTuple):
@@ -141,22 +130,6 @@ def routed(asked: Iterable[Asked], base: str, table_for: Callable[[Case], lookup
     return found
 
 
-def control_cases() -> Iterator[Asked]:
-    """Return the controls: per cc and op 32 plain graphs, and 10 that are like a class but for one thing."""
-    for cc, dims in DIMS.items():
-        for op in ("sdpa_fwd", "sdpa_bwd"):
-            shape: dict[str, Any] = {"op": op, "b": 2, "s_q": 2048, "s_kv": 2048}
-            for d_qk, d_v in dims:
-                for mask in MASKS:
-                    for h_kv in (16, 4):
-                        yield cc, Case(**shape, dtype="bf16", h_q=16, h_kv=h_kv, d_qk=d_qk, d_v=d_v, **mask)
-            own = {"stats": 1} if op == "sdpa_fwd" else {"deterministic": 1}
-            dim = 512 if cc == "9.0" else 128
-            for dtype in STUDY.dtypes:
-                for odd in (*ODD, own):
-                    yield cc, Case(**shape, dtype=dtype, d_qk=dim, d_v=dim, **(LIKE_A_CLASS | odd))
-
-
 @pytest.fixture(name="groups", scope="module")
 def _groups() -> dict[str, Group]:
     """Return every group of graphs, routed once."""
@@ -165,7 +138,7 @@ def _groups() -> dict[str, Group]:
         return [(cc, case) for case in CASES[split]]
 
     both = [*squares(Split.TRAIN), *squares(Split.HOLDOUT)]
-    whole, controls = whole_table(), [*control_cases()]
+    whole, controls = whole_table(), [*control_cases(STUDY.dtypes)]
     wanted = {
         "16 classes, train": (squares(Split.TRAIN), "backend", lambda _: whole),
         "16 classes, hold-out": (squares(Split.HOLDOUT), "backend", lambda _: whole),
@@ -322,7 +295,7 @@ def test_a_forward_of_a_class_keeps_its_plan(base: str) -> None:
 
 def test_there_are_336_controls_outside_of_the_classes() -> None:
     """All have labels of their own, and none is a backward of a class on cc 8.0."""
-    asked = [*control_cases()]
+    asked = [*control_cases(STUDY.dtypes)]
     classes = {class_of(STUDY, case) for case in SQUARES}
     flags = {name for name in key.FLAGS for _, case in asked if name in case.fields}
 
@@ -355,12 +328,8 @@ def test_every_control_keeps_its_first_plan(groups: dict[str, Group], base: str)
 @pytest.mark.parametrize("base", ["library", "backend"])
 def test_the_controls_meet_every_row_of_their_gpus(groups: dict[str, Group], base: str) -> None:
     """Each FROST row of these GPUs for 16 bit has plans of some controls, so that a wrong lift would show."""
-    on_by_default = {"fwd_prefill_sm90": 26, "fwd_prefill_sm100": 42, "fwd_prefill_sm120": 42, "bwd_sm100": 8}
-    opt_in = {"fwd_prefill_sm80": 42, "bwd_sm80": 42, "bwd_sm100_d256": 16, "bwd_sm100_d128": 5, "bwd_sm120": 40}
-    expected = on_by_default if base == "library" else on_by_default | opt_in
-
     assert Counter(row for one in groups[f"controls, base {base}"] for row in one.rows) == {
-        plans.row_engine(f"sdpa_{name}"): graphs_met for name, graphs_met in expected.items()
+        plans.row_engine(row): graphs_met for row, graphs_met in rows_met(base).items()
     }
 
 

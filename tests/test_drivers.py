@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import benches
@@ -181,7 +182,12 @@ def test_a_first_run_that_does_not_hold_is_not_built_on(
 
 def test_the_probe_stops_where_there_is_no_gpu(tmp_path: Path) -> None:
     """Without a GPU the probe ends after the doctor, whose list is in the folder, and no study was begun."""
-    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "CUDA_VISIBLE_DEVICES": "",
+        "SCRATCH": str(tmp_path / "scratch"),
+    }
     found = subprocess.run(
         ["bash", DRIVERS / "h200_probe.sh", tmp_path / "out"],
         capture_output=True,
@@ -193,7 +199,10 @@ def test_the_probe_stops_where_there_is_no_gpu(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert "MISSING  cudnn       GPU: none" in (tmp_path / "out" / "doctor.txt").read_text()
     assert not (tmp_path / "out" / "plans.txt").exists()
-    assert not (tmp_path / "out" / "studies" / "sdpa_fwd_sm90_probe" / "bf16").exists()
+    with tarfile.open(tmp_path / "out" / "probe.tgz") as archive:
+        names = archive.getnames()
+    assert "./studies/sdpa_fwd_sm90_probe/study.yaml" in names
+    assert not any("bf16/" in name and "records" in name for name in names)
 
 
 def test_the_probe_puts_wheels_together_and_checks_them(tmp_path: Path) -> None:
@@ -208,7 +217,7 @@ def test_the_probe_puts_wheels_together_and_checks_them(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHON": "false"},
+        env={**os.environ, "PYTHON": "false", "SCRATCH": str(tmp_path / "scratch")},
     )
 
     assert found.returncode != 0

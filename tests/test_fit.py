@@ -224,15 +224,18 @@ def test_conflict_names_both_cases_and_what_separates_them() -> None:
 
     assert found.code == mixed.code == "CONFLICT"
     assert found.detail.startswith("sdpa_fwd bf16 b1 h4 d64 S128/")
-    assert "0.700, sdpa_fwd bf16 b1 h4 d64 S128 bias=bool 1.400; bias tells them apart" in found.detail
+    assert (
+        "0.700, sdpa_fwd bf16 b1 h4 d64 S128 bias=bool 1.400; bias tells them apart: declare bias as a key"
+        in found.detail
+    )
     assert mixed.detail.endswith("; no single feature separates them")
 
 
 @pytest.mark.parametrize(
     ("thresholds", "said"),
     [
-        ([FROM], "S128 bias=bool 1.200; bias tells them apart"),
-        ([FROM, UPTO], "S128 bias=bool 1.200; bias tells them apart"),
+        ([FROM], "S128 bias=bool 1.200; bias tells them apart: declare bias as a key"),
+        ([FROM, UPTO], "S128 bias=bool 1.200; bias tells them apart: declare bias as a key"),
         ([UPTO], "S128/32 1.400; no single feature separates them"),
         ([UPTO, FROM], "S128/32 1.400; no single feature separates them"),
         ([], "S128/32 1.400; no single feature separates them"),
@@ -254,7 +257,9 @@ def test_losses_that_a_bound_leaves_out_are_no_conflict() -> None:
 
     assert (bounded.code, bounded.detail.partition(";")[0]) == ("SUPPORT", "3 of 5 cases win")
     assert unbounded.code == "CONFLICT"
-    assert unbounded.detail.endswith(", sdpa_fwd bf16 b1 h4 d64 S128/32 1.400; s_kv tells them apart")
+    assert unbounded.detail.endswith(
+        ", sdpa_fwd bf16 b1 h4 d64 S128/32 1.400; s_kv tells them apart: declare s_kv as a key"
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,5 +276,6 @@ def test_conflict_names_each_feature_with_the_fewest_values(changes: dict[str, A
     losers = [make_case_summary(1_300_000, s_kv=s_kv, **changes) for s_kv in (64, 128)]
     found = class_outcome([*make_levels("WW WW WW WW"), *losers])
 
+    declared = " or ".join(f"{name} as a key" for name in names.split(" or "))
     assert found.code == "CONFLICT"
-    assert found.detail.endswith(f" 1.300; {names} tells them apart")
+    assert found.detail.endswith(f" 1.300; {names} tells them apart: declare {declared}")

@@ -108,6 +108,7 @@ def test_modes_and_check(tmp_path: Path) -> None:
     assert [row["code"] for row in json.loads(listed)] == [None, None, "CONFLICT"]
     assert [line.split()[1] for line in explained.splitlines()[1:]] == ["br", "none", "tl"]
     assert _said(same) == f"{tmp_path / 'same'}: as generated\n"
-    assert (other.returncode, out) == (1, "")
+    assert other.returncode == 1
+    assert [line[:2] for line in out.splitlines()] == ["--", "++", "@@", "- ", "- ", "+ ", "+ "]
     assert err.startswith(f"{tmp_path / 'other'}:2: not what ")
     assert err.count("\n") == 1

@@ -115,9 +115,9 @@ def _check_end(job: Job) -> None:
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    """Killed twenty times, with and without its workers, and cut off from power in between, timing still ends right."""
+    """Killed eight times, with and without its workers, and cut off from power in between, timing still ends right."""
     job, dice = make_job(tmp_path, text=LONG, dtype="f32"), random.Random(20)
-    for number in range(20):
+    for number in range(8):
         before = _whole_lines(job)
         lines = dice.choice([0, 1, 1, 2, 3, 5])
         process = _start(job)

@@ -105,7 +105,7 @@ def test_table_is_read_whole(tmp_path: Path) -> None:
     entry = table.entries["r", "8.0", "bf16", "none"]
 
     assert table.rows == {"r": ("dtype", "mask")}
-    assert tuple(entry) == ("from", "b*s_kv", 5, {"b": (1, 2), "mask": ("br",)}, 7)
+    assert tuple(entry) == ("from", "b*s_kv", 5, {"b": (1, 2), "mask": ("br",)}, 7, {})
     with pytest.raises(TypeError):
         entry.box["b"] = 3  # type: ignore[index]
 

@@ -101,32 +101,50 @@ def test_readings_are_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert board.state() == {**STATE, "power_mw": 99_000}
 
 
+@pytest.mark.parametrize("status", ["NOT_SUPPORTED", "NO_PERMISSION", "GPU_IS_LOST", "UNKNOWN"])
 @pytest.mark.parametrize("name", READ_BY)
-def test_what_is_not_supported_is_left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A board that does not have something, as a MIG instance has no power of its own, says nothing of it."""
-    answer(monkeypatch, name, _missing("NOT_SUPPORTED"))
+def test_what_a_board_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch, name: str, status: str) -> None:
+    """A board says nothing of what it does not have, as a MIG instance has no power, or what a container may not ask.
+
+    A reading that comes later is not told either: all blocks have the same.
+    """
+    answer(monkeypatch, name, _missing(status))
     board = nvml.Board("a")
+    left = {key: value for key, value in STATE.items() if key not in READ_BY[name]}
 
     assert board.settings() == {key: value for key, value in SETTINGS.items() if key not in READ_BY[name]}
-    assert board.state() == {key: value for key, value in STATE.items() if key not in READ_BY[name]}
+    assert board.state() == left
+    answer(monkeypatch, name, ANSWERS[name])
+    assert (board.settings(), board.state()) == (SETTINGS, left)
 
 
-@pytest.mark.parametrize("name", READ_BY)
+@pytest.mark.parametrize("status", ["NOT_SUPPORTED", "NO_PERMISSION", "GPU_IS_LOST", "UNKNOWN"])
+@pytest.mark.parametrize("name", [name for name, read in READ_BY.items() if read <= STATE.keys()])
+def test_reading_that_is_not_given_now_is_told(monkeypatch: pytest.MonkeyPatch, name: str, status: str) -> None:
+    """What a board could tell when it was opened it tells in every block, -1 where it does not now."""
+    board = nvml.Board("a")
+    answer(monkeypatch, name, _missing(status))
+
+    assert board.state() == {**STATE, **dict.fromkeys(READ_BY[name], -1)}
+    answer(monkeypatch, name, ANSWERS[name])
+    assert board.state() == STATE
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"])
 def test_another_error_is_not_swallowed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A board that has fallen off the bus is no board that does not support something."""
+    """A board without an identity or a memory is none."""
     answer(monkeypatch, name, _missing("GPU_IS_LOST"))
 
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
-        nvml.Board("a").settings()
+        nvml.Board("a").memory_bytes()
 
 
-def test_reading_that_was_there_and_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a board could tell when it was opened it must tell in every block: its number of values is fixed."""
-    board = nvml.Board("a")
-    answer(monkeypatch, "nvmlDeviceGetPowerUsage", _missing("NOT_SUPPORTED"))
+def test_defect_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what NVML itself says is no answer."""
+    answer(monkeypatch, "nvmlDeviceGetPowerUsage", TypeError("no handle"))
 
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        board.state()
+    with pytest.raises(TypeError, match="no handle"):
+        nvml.Board("a")
 
 
 @pytest.mark.parametrize("known", ["GPU-1234", "MIG-1234"])

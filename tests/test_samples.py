@@ -1,15 +1,19 @@
 """How a sample is taken in each regime, and what the warm-up says of the legs; on a bench that follows a script."""
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benches import FakeBench, FakeClock, FakeEngine, make_request
+from benches import SIMULATED, FakeBench, FakeClock, FakeEngine, make_request
+from factories import make_case
 
-from studytool import measure
-from studytool.engines.base import Seeds
+from studytool import clock, measure
+from studytool.engines.base import Clock, Launch, Order, Sample, Seeds
+from studytool.engines.simulated import Simulated, VirtualClock
 from studytool.measure import Measured
-from studytool.model import LEGS, REGIMES
+from studytool.model import LEGS, REGIMES, Status
 
 
 def _bench() -> FakeBench:
@@ -79,6 +83,143 @@ def test_cold_sample_is_flushed_before_each_launch(regime: str) -> None:
     assert {leg: set(record.ns) for leg, record in found.legs.items()} == {leg: {150_000} for leg in LEGS}
     assert {leg: record.inner for leg, record in found.legs.items()} == dict.fromkeys(LEGS, 3)
     assert {inner for _, inner in bench.launched} == {1}
+
+
+class _Twice(FakeClock):
+    """A clock to which the first try of every sample is no good."""
+
+    def sample(self, launch: Launch, inner: int, before: Callable[[], None] | None = None) -> Sample:
+        """Return the second try."""
+        super().sample(launch, inner, before)
+        return super().sample(launch, inner, before)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_every_try_of_a_cold_sample_is_flushed(regime: str) -> None:
+    """It is the clock that flushes, so that a sample that it takes again is flushed again; warm there is no flush."""
+    bench = FakeBench(_Twice())
+    bench.cost = lambda _leg, inner, _number: 150_000 * inner
+    found = _measured(bench, regime=regime, orders=("0123",) * 4)
+    flushes = ["flush"] * regime.endswith("cold")
+    sample = [event for leg in LEGS for event in (f"{regime}: {leg}", *[*flushes, f"{leg} 1"] * 2)]
+
+    assert bench.events[-4 * len(sample) :] == sample * 4
+    assert {leg: set(record.ns) for leg, record in found.legs.items()} == {leg: {150_000} for leg in LEGS}
+
+
+def _host_clock(monkeypatch: pytest.MonkeyPatch, at: list[int]) -> Clock:
+    """Return a host clock whose time is what stands in a list."""
+    host = clock.HostClock()
+    still = SimpleNamespace(ru_minflt=0, ru_nivcsw=0)
+    monkeypatch.setattr(clock, "resource", SimpleNamespace(getrusage=lambda _who: still, RUSAGE_THREAD=1))
+    names = ("perf_counter_ns", "thread_time_ns")
+    monkeypatch.setattr(clock, "time", SimpleNamespace(**dict.fromkeys(names, lambda: at[0])))
+    return host
+
+
+def test_what_comes_before_a_sample_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's clock and the virtual one call what they are given once, right before the launch, untimed."""
+    at, device = [0], Simulated(SIMULATED)
+    host = _host_clock(monkeypatch, at)
+
+    def passing(ns: int, event: str) -> Callable[..., None]:
+        def happen(*_inner: int) -> None:
+            at[0] += ns
+            device.now_ns += ns
+            events.append(event)
+
+        return happen
+
+    found = []
+    for timer in (host, VirtualClock(device)):
+        events: list[str] = []
+        found.append(timer.sample(passing(500, "launch"), 3, passing(7_000, "before")))
+        found.append(timer.sample(passing(300, "launch"), 1))
+        assert events == ["before", "launch", "launch"]
+
+    assert [sample.ns for sample in found] == [500, 300] * 2
+    assert found[0].counters["cpu_ns"] == 500
+
+
+class _Sixteen(FakeBench):
+    """A bench that launches sixteen at a time in replay-warm."""
+
+    def granule(self, regime: str) -> int:
+        """Return 16 or 1."""
+        return 16 if regime == "replay-warm" else 1
+
+
+@pytest.mark.parametrize(("regime", "granule", "inner"), [("replay-warm", 16, 160), ("eager-warm", 1, 150)])
+def test_launches_are_made_in_granules(regime: str, granule: int, inner: int) -> None:
+    """Warming up, opening a sample and calibrating take whole granules, of which one is judged by a launch of it."""
+    bench = _Sixteen(FakeClock())
+    found = _measured(bench, regime=regime, orders=("0123",) * 4)
+    opened = [granule] * (granule > 1)
+    warmed_up = [(leg, count) for _ in range(5) for leg in LEGS for count in (*opened, granule)]
+    calibrated = [(leg, count) for leg in LEGS[:2] for count in (granule, inner)]
+
+    assert found.checks["warmup_rounds"] == 5
+    assert {leg: record.inner for leg, record in found.legs.items()} == dict.fromkeys(LEGS, inner)
+    assert bench.launched[: len(warmed_up)] == warmed_up
+    assert bench.launched[len(warmed_up) :][:4] == calibrated
+    assert bench.launched[-2 * 4 * 4 :] == [(leg, count) for leg in LEGS for count in (granule, inner)] * 4
+    assert {record.ns for record in found.legs.values()} == {(inner * 1000,) * 4}
+
+
+def test_granules_grow_until_a_sample_is_long_enough() -> None:
+    """Where many launches take less than the sum of a granule's, their number grows by whole granules."""
+    bench = _Sixteen(FakeClock())
+    bench.cost = lambda _leg, inner, _number: (2000 if inner == 16 else 500) * inner
+    found = _measured(bench, regime="replay-warm")
+    inner = found.legs["backend"].inner
+
+    assert 300 <= inner <= 336
+    assert {count % 16 for _, count in bench.launched} == {0}
+
+
+@pytest.mark.parametrize(("limit", "most"), [(96, 96), (100, 96), (111, 96), (112, 112)])
+def test_granules_end_at_the_limit(monkeypatch: pytest.MonkeyPatch, limit: int, most: int) -> None:
+    """The last number of launches that is tried is of whole granules within the limit, and is tried once."""
+    monkeypatch.setattr(measure, "INNER_LIMIT", limit)
+    bench = _Sixteen(FakeClock())
+    bench.cost = lambda _leg, _inner, _number: 5
+    found = _measured(bench, regime="replay-warm")
+
+    assert (found.status, found.error) == (Status.UNRESOLVABLE, "no sample is long enough")
+    assert [inner for _, inner in bench.launched if inner != 16] == [most]
+
+
+def test_last_granules_within_the_limit_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample that is just too short is taken with one more granule, where that is the limit."""
+    monkeypatch.setattr(measure, "INNER_LIMIT", 112)
+    bench = _Sixteen(FakeClock())
+    bench.cost = lambda _leg, inner, _number: 95_000 if inner == 96 else 1000 * inner
+    found = _measured(bench, regime="replay-warm", min_sample_ns=96_000)
+
+    assert {record.inner for record in found.legs.values()} == {112}
+
+
+def test_simulated_device_has_no_granules() -> None:
+    """On the simulated device a sample may have any number of launches."""
+    device = Simulated(SIMULATED)
+    bench = device.prepare(make_case(), Order("library", None), Seeds(1, 1), "normal")
+
+    assert {bench.granule(regime) for regime in REGIMES} == {1}
+
+
+def test_simulated_probe_leaves_its_flush_to_the_clock() -> None:
+    """The simulated device's flush is probed as samples are flushed: by the clock, before the first of two reads."""
+    device, before = Simulated(SIMULATED), list[Any]()
+    bench = device.prepare(make_case(), Order("library", None), Seeds(1, 1), "normal")
+
+    class Noting(VirtualClock):
+        def sample(self, launch: Launch, inner: int, before_it: Callable[[], None] | None = None) -> Sample:
+            before.append(before_it)
+            return super().sample(launch, inner, before_it)
+
+    bench.flush_probe_ns(Noting(device))
+
+    assert before == [bench.flush, None]
 
 
 def test_counters_of_a_cold_sample_add_up() -> None:

@@ -1,5 +1,6 @@
 """What torch's engines are given, and the float64 reference that they are held against."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from benches import FakeClock, torch_bench, torch_case
 from factories import make_case
 
-from studytool.engines.base import Launch
+from studytool.engines.base import Launch, Sample
+from studytool.model import REGIMES
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -73,6 +75,30 @@ def test_reference_is_attention_written_out() -> None:
     assert found.keys() == {"O", "dQ", "dK", "dV"}
 
 
+@pytest.mark.parametrize("op", ["sdpa_fwd", "sdpa_bwd", "sdpa_fwd_bwd"])
+def test_reference_is_computed_where_the_tensors_are(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Only results are brought to the host: inputs, mask and sink are used where the inputs are, on a GPU say."""
+    from studytool.engines import torch_inputs
+
+    case, moved = make_case(op=op, b=2, h_q=4, h_kv=2, s_q=3, s_kv=5, d_qk=8, d_v=4, mask="br"), list[Any]()
+
+    def to_host(tensor: Any) -> Any:
+        moved.append((tensor.device.type, tuple(tensor.shape)))
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", to_host)
+    shapes = {"Q": (2, 4, 3, 8), "K": (2, 2, 5, 8), "V": (2, 2, 5, 4), "O": (2, 4, 3, 4), "Sink": (1, 4, 1, 1)}
+    q, k, v, grad, sink = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes.values())
+    seen = torch_inputs.visible_keys(case)
+    found = torch_inputs.float64_result(case, (q, k, v), grad, seen, sink=sink)
+    names = {"sdpa_fwd": "O", "sdpa_bwd": "QKV", "sdpa_fwd_bwd": "OQKV"}[op]
+
+    assert moved == [("meta", shapes[name]) for name in names]
+    assert {name: values.dtype for name, values in found.items()} == {
+        name if name == "O" else f"d{name}": np.float64 for name in names
+    }
+
+
 def test_large_case_has_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a number of scores there is a float64 reference, above it none; with dropout there is never one."""
     from studytool.engines import torch_sdpa
@@ -113,11 +139,32 @@ def test_flush_writes_more_than_the_caches_hold() -> None:
     assert torch_sdpa._flush_buffer() is buffer
 
 
+class _Noting(FakeClock):
+    """A clock that notes what it is asked to call before a launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: list[Callable[[], None] | None] = []
+
+    def sample(self, launch: Launch, inner: int, before: Callable[[], None] | None = None) -> Sample:
+        """Note it."""
+        self.before.append(before)
+        return super().sample(launch, inner, before)
+
+
 def test_probe_reads_after_a_flush_and_again() -> None:
     """The probe of the flush is timed twice by the clock that asks, once after a flush and once right after that."""
-    bench, clock = torch_bench(torch_case()), FakeClock()
+    bench, clock = torch_bench(torch_case()), _Noting()
     flushed: list[int] = []
     bench.flush = lambda: flushed.append(clock.taken)
     found = bench.flush_probe_ns(clock)
 
     assert (found, flushed, clock.taken) == ((0, 0), [0], 2)
+    assert clock.before == [bench.flush, None]
+
+
+def test_launches_are_made_one_by_one() -> None:
+    """On the CPU a sample may have any number of launches."""
+    bench = torch_bench(torch_case())
+
+    assert {bench.granule(regime) for regime in REGIMES} == {1}

@@ -3,7 +3,7 @@
 import click
 
 from studytool import __version__
-from studytool.cli import measuring, reviewing
+from studytool.cli import measuring, predicting, reviewing
 from studytool.cli.reviewing import gen
 from studytool.cli.terminal import Group
 
@@ -25,10 +25,13 @@ for _command in (
     measuring.time_command,
     reviewing.gen,
     reviewing.apply,
+    reviewing.merge,
     reviewing.score,
     reviewing.report,
     measuring.run,
     measuring.doctor,
+    predicting.plan,
+    predicting.stale,
     reviewing.replay,
 ):
     main.add_command(_command)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, open_study, study_argument
-from studytool.cli.terminal import command, hooks, printable
+from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, one_line, open_study, study_argument
+from studytool.cli.terminal import bar, command, hooks, printable
 from studytool.errors import CheckFailedError, FrozenError
 
 
@@ -37,14 +37,25 @@ def demo(out: Path, quick: bool, engine: str) -> None:
 @study_argument
 @click.option("--exclude", multiple=True, type=PATH, help="MANIFEST.json of a study to share no case with.")
 @click.option("--check", is_flag=True, help="Verify what is frozen; write nothing.")
-def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool) -> None:
+@click.option("--plan", "board", help="First show what the cases would run on this board, as `studytool plan` does.")
+@click.option("--cudnn", help="The cuDNN version that --plan asks.  [default: the one that is installed]")
+def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool, board: str | None, cudnn: str | None) -> None:
     """Write frozen_cases/NAME: cases, gate and their hashes, once and for all."""
     from studytool import freeze as freezing
     from studytool import pipeline
 
     if check and exclude:
         raise click.UsageError("--exclude is for freezing, --check for what is frozen")
+    if check and board:
+        raise click.UsageError("--plan is for freezing, --check for what is frozen")
+    if cudnn and not board:
+        raise click.UsageError("--cudnn is for --plan")
     declared, place = open_study(study)
+    if board is not None:
+        from studytool import predictions
+
+        with bar("planning") as progress:
+            click.echo(predictions.plan(declared, place, predictions.Asked(board, cudnn), progress)[0] + "\n")
     if check:
         found, problems = freezing.check(declared, place)
         if found is None:
@@ -88,8 +99,7 @@ def time_command(
 
     if (attempt is None) == bool(reason):
         raise click.UsageError("--attempt new and --reason go together")
-    if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
-        raise click.UsageError("--reason: expected printable text on one line")
+    one_line(reason)
     declared, place = open_study(study)
     budget = budget_of(declared, deadline)
     for name in dtypes_of(declared, dtype):
@@ -123,13 +133,19 @@ def run(study: Path | None, dtype: str, deadline: str | None) -> None:
 @click.command()
 @study_argument
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
-def doctor(study: Path | None, as_json: bool) -> None:
+@click.option("--save-board", type=PATH, help="Write the description of the GPU that is here, for `studytool plan`.")
+def doctor(study: Path | None, as_json: bool, save_board: Path | None) -> None:
     """Say what this machine can measure and what is missing: for a study, or without one for each engine.
 
     With STUDY, exit 1 where something is missing.
     """
     from studytool import pipeline
 
+    if save_board is not None:
+        from studytool import predictions
+
+        click.echo(predictions.save_board(save_board))
+        return
     found = pipeline.doctor(None if study is None else open_study(study)[0])
     missing = [finding for findings in found.values() for finding in findings if finding.needed]
     if as_json:

@@ -20,12 +20,28 @@ from studytool.errors import CheckFailedError, StudyError
 @click.option("--explain", "mode", flag_value="explain", help="Print what became of each class, and why.")
 @click.option("--json", "mode", flag_value="json", help="The same as JSON.")
 @click.option("--check", type=PATH, help="Compare the lines with a file; exit 1 where they differ.")
-def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, check: Path | None) -> None:
+@click.option(
+    "--format", "form", type=click.Choice(["table", "bare"]), default="table", help="bare: key and rule alone."
+)
+@click.option("--sweep-margin", is_flag=True, help="With --explain: what each class gets at margins from 0.01 to 0.20.")
+def gen(
+    study_json: Path,
+    margin: str | None,
+    scope: str | None,
+    mode: str,
+    check: Path | None,
+    form: str,
+    sweep_margin: bool,
+) -> None:
     """Print the placement lines that a train summary decides."""
-    from studytool import explain, results
+    from studytool import explain, lines, results, sensitivity
     from studytool.files import read_bytes
-    from studytool.freeze import first_difference
     from studytool.yamlnode import decimal_ppm
+
+    if sweep_margin and mode != "explain":
+        raise click.UsageError("--sweep-margin goes with --explain")
+    if form == "bare" and (mode != "emit" or check is not None):
+        raise click.UsageError("--format bare goes with --emit")
 
     found = results.study_json(read_bytes(study_json), str(study_json))
     decide = found.summary.decide
@@ -33,31 +49,69 @@ def gen(study_json: Path, margin: str | None, scope: str | None, mode: str, chec
         margin_ppm = decide.margin_ppm if margin is None else decimal_ppm(margin, 0, 10**6)
     except ValueError as error:
         raise StudyError(f"--margin: {error}") from None
-    fitted = results.lines_of(found, margin_ppm, scope or decide.scope)
+    scope = scope or decide.scope
+    fitted = results.lines_of(found, margin_ppm, scope)
     if check is not None:
-        there = read_bytes(check)
-        if there != fitted.text.encode():
-            raise CheckFailedError(
-                f"{check}:{first_difference(there, fitted.text.encode())}: not what {study_json} gives"
-            )
-        click.echo(f"{check}: as generated")
-    elif mode == "json":
-        click.echo(explain.explain_json(fitted).decode(), nl=False)
-    else:
-        click.echo(fitted.text if mode == "emit" else explain.explain_text(fitted), nl=False)
-        if mode == "emit" and not any(outcome.line for outcome in fitted.outcomes):
+        _check(check, fitted.text, study_json)
+    elif mode == "emit":
+        text = fitted.text if form == "table" else lines.bare_text([o.line for o in fitted.outcomes if o.line])
+        click.echo(text, nl=False)
+        if not any(outcome.line for outcome in fitted.outcomes):
             click.echo("no class gets an entry; --explain says why", err=True)
+    elif sweep_margin:
+        click.echo(sensitivity.sweep_text(sensitivity.sweep(found.summary, found.data, scope)), nl=False)
+    else:
+        kept = {o.class_key: sensitivity.kept(found.summary, o, margin_ppm, scope) for o in fitted.outcomes}
+        as_json = mode == "json"
+        click.echo(
+            explain.explain_json(fitted, kept).decode() if as_json else explain.explain_text(fitted, kept), nl=False
+        )
+
+
+def _check(path: Path, expected: str, study_json: Path) -> None:
+    """Say whether a file is what was generated; where it is not, print the difference and raise CheckFailedError."""
+    import difflib
+
+    from studytool.files import read_bytes
+    from studytool.freeze import first_difference
+
+    there = read_bytes(path)
+    if there == expected.encode():
+        click.echo(f"{path}: as generated")
+        return
+    old = there.decode("utf-8", errors="replace").splitlines()
+    for line in difflib.unified_diff(old, expected.splitlines(), str(path), "generated", lineterm="", n=0):
+        click.echo(printable(line))
+    raise CheckFailedError(f"{path}:{first_difference(there, expected.encode())}: not what {study_json} gives")
 
 
 @click.command()
 @click.argument("lines", type=PATH)
 @click.option("--table", type=PATH, required=True, help="The table to put them into.")
-def apply(lines: Path, table: Path) -> None:
+@click.option("--diff", is_flag=True, help="Say what would change, and for which frozen cases; write nothing.")
+@click.option("--attest", is_flag=True, help="First show that each line decides some frozen case; exit 1 where not.")
+def apply(lines: Path, table: Path, diff: bool, attest: bool) -> None:
     """Put emitted lines into a table, whole lines at a time."""
     from studytool import pipeline
 
+    if attest:
+        click.echo(pipeline.attest(lines, table))
+    if diff:
+        click.echo("\n".join(printable(line) for line in pipeline.preview(lines, table).split("\n")))
+        return
     done = pipeline.apply_lines(lines, table, now)
     click.echo(f"{table}: {len(done.added)} added, {len(done.replaced)} replaced or removed, {done.kept} kept")
+
+
+@click.command()
+@click.argument("one", type=PATH)
+@click.argument("other", type=PATH)
+@click.option("--table", type=PATH, required=True, help="Where to write all of their entries.")
+def merge(one: Path, other: Path, table: Path) -> None:
+    """Put the tables of two studies into one; two entries for one class are an error."""
+    from studytool import pipeline
+
+    click.echo(pipeline.merge(one, other, table))
 
 
 @click.command()
@@ -93,7 +147,9 @@ def report(study: Path | None, dtype: str) -> None:
 
 @click.command()
 @click.argument("path", type=PATH, required=False)
-def replay(path: Path | None) -> None:
+@click.option("--board", help="The board to predict plans for.  [default: the one of the records]")
+@click.option("--cudnn", help="The cuDNN version to predict plans under.  [default: that of the records]")
+def replay(path: Path | None, board: str | None, cudnn: str | None) -> None:
     """Check every hash, regenerate every line and recompute every number of a study, without the device.
 
     PATH is a folder studies/NAME or studies/NAME/DTYPE with frozen_cases/NAME beside studies.
@@ -109,6 +165,14 @@ def replay(path: Path | None) -> None:
     checks = replaying.replay(declared, place, (only,) if only else ())
     for check in checks:
         click.echo(printable(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}"))
+    if declared.engine == "cudnn":
+        from studytool import predictions
+
+        asked = predictions.Asked(board or "", cudnn) if board or cudnn else None
+        for line in predictions.beside(declared, place, (only,) if only else declared.dtypes, asked):
+            click.echo(printable(f"{'planned':10}  {line}"))
+    elif board or cudnn:
+        raise StudyError(f"{declared.path}: engine is {declared.engine}; only cudnn has plan lists to predict")
     sentence, code = replaying.conclusion(checks)
     click.echo(sentence)
     sys.exit(code)

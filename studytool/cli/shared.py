@@ -49,6 +49,13 @@ def dtypes_of(study: "Study", asked: str) -> tuple[str, ...]:
     return study.dtypes if asked == "all" else (asked,)
 
 
+def one_line(reason: str) -> str:
+    """Return a reason that goes into records; StudyError for one that is not printable on one line."""
+    if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
+        raise StudyError("--reason: expected printable text on one line")
+    return reason
+
+
 def judge(scores: "list[dict[str, Any]]") -> None:
     """Raise what a gate that fails, or has no answer, ends a command with."""
     verdicts = {found["verdict"] for found in scores}

@@ -2,10 +2,11 @@
 
 import contextlib
 import datetime as dt
+import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ class OneLine:
             message, code = str(error), error.exit_code
         except KeyboardInterrupt:
             message, code = "stopped; what was recorded is kept, and the same command goes on", 130
+        except BrokenPipeError:  # who reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise click.exceptions.Exit(141) from None
         except OSError as error:  # where a file is only looked for, such as in a folder that may not be entered
             message, code = f"{error.filename or 'a file'}: cannot be used: {error.strerror}", StudyError.exit_code
         click.echo(printable(message), err=True)
@@ -93,3 +97,14 @@ def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
             click.echo(text, err=True)
 
         yield Hooks(now, advance, say, budget)
+
+
+@contextlib.contextmanager
+def bar(what: str) -> "Iterator[Callable[[int, int, str], None]]":
+    """Return how to tell progress: done, of how many, at what; shown on a terminal alone."""
+    from rich import console, progress
+
+    screen = console.Console(stderr=True)
+    with progress.Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total, _label: shown.update(task, completed=done, total=total)

@@ -49,8 +49,12 @@ class Clock(Protocol):
         """Return the measured tick."""
         ...
 
-    def sample(self, launch: Launch, inner: int) -> Sample:
-        """Return the time of `launch(inner)`."""
+    def sample(self, launch: Launch, inner: int, before: Callable[[], None] | None = None) -> Sample:
+        """Return the time of `launch(inner)`, `before` having been called right before it and outside of the time."""
+        ...
+
+    def settle(self) -> None:
+        """Bring the device to the state in which it works, before a warm-up."""
         ...
 
     def now_ns(self) -> int:
@@ -123,6 +127,10 @@ class Bench(Protocol):
 
         In a replay regime the launch replays what was captured.
         """
+        ...
+
+    def granule(self, regime: str) -> int:
+        """Return how many launches are made at a time in a regime; a sample has a multiple of them."""
         ...
 
     def flush(self) -> None:

@@ -3,6 +3,7 @@
 Libraries are imported only once they are known to be there, and no graph is made before cuDNN's switch is set.
 """
 
+import importlib
 import importlib.util
 import os
 import re
@@ -48,6 +49,10 @@ def _cudnn(terms: Terms) -> list[Finding]:
     ]
     if any(finding.needed for finding in needed):
         return needed
+    try:
+        importlib.import_module("cutlass")  # a DSL that does not import declines every build, and says nothing
+    except (ImportError, OSError, RuntimeError) as error:
+        return [*needed, Finding("CuTe DSL", f"does not import: {error}", "a nvidia-cutlass-dsl that imports")]
     from studytool.engines.cudnn import plans
 
     plans.pin_flag(terms.base)
@@ -67,22 +72,21 @@ def _gpu() -> Iterator[Finding]:
 
     wanted = "an NVIDIA GPU with its driver, visible to this process"
     try:
-        boards = nvml.boards()
+        before = {board.uuid: board.state() for board in nvml.boards()}
     except pynvml.NVMLError as error:
         yield Finding("GPU", f"none: {str(error).lower()}", wanted)
         return
     yield Finding("driver", nvml.driver_version())
-    before = {board.uuid: board.state() for board in boards}
     if not torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else f"torch {torch.__version__} sees none"
-        yield Finding("GPU", f"none of {len(boards)}: {why}", wanted)
+        yield Finding("GPU", f"none of {len(before)}: {why}", wanted)
         return
     properties = torch.cuda.get_device_properties(0)
     yield Finding("GPU", f"{properties.name}, cc {properties.major}.{properties.minor}")
     board = nvml.open_board(str(properties.uuid))
     settings, state = board.settings(), before.get(board.uuid, board.state())
-    held = "held" if state.get("throttle", 0) & _LOCKED_BIT else "not held"
+    held = "held" if max(0, state.get("throttle", 0)) & _LOCKED_BIT else "not held"
     yield Finding(
         "clocks",
         f"SM {state.get('sm_mhz', '?')} MHz now, at most {settings.get('most_sm_mhz', '?')}, {held} by application"
@@ -90,7 +94,7 @@ def _gpu() -> Iterator[Finding]:
     )
     words = (f"{name} {settings[name]}" for name in ("mig", "ecc", "persistence", "power_limit_mw") if name in settings)
     yield Finding("board", ", ".join(words) or "tells nothing of itself")
-    if "processes" in state:
+    if state.get("processes", -1) >= 0:
         yield Finding("other processes on the GPU", f"{state['processes']} (every block records their number)")
 
 

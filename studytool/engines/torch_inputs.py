@@ -78,21 +78,23 @@ def float64_result(
 ) -> Arrays:
     """Return O and the gradients that a case's op asks for, from plain matrix products and softmax in float64.
 
+    They are computed where the tensors are.
+
     `seen` (bool) and `bias` are broadcast over the scores [b, h_q, s_q, s_kv]; `sink` is one more score per head.
     """
-    q, k, v = (tensor.detach().double().cpu().requires_grad_() for tensor in qkv)
+    q, k, v = (tensor.detach().double().requires_grad_() for tensor in qkv)
     keys, values = (tensor.repeat_interleave(case.h_q // case.h_kv, dim=1) for tensor in (k, v))
     scores = q @ keys.transpose(-1, -2) * case.d_qk**-0.5
     if bias is not None:
         scores = scores + bias
     if seen is not None:
-        scores = scores.masked_fill(~seen, float("-inf"))
+        scores = scores.masked_fill(~seen.to(scores.device), float("-inf"))
     if sink is not None:
-        column = sink.detach().double().cpu().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        column = sink.detach().double().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], dim=-1)
     out = scores.softmax(-1)[..., : case.s_kv] @ values
-    found = {"O": out.detach().numpy()} if case.op != "sdpa_bwd" else {}
+    found = {"O": out.detach().cpu().numpy()} if case.op != "sdpa_bwd" else {}
     if case.op != "sdpa_fwd":
-        grads = torch.autograd.grad(out, (q, k, v), grad_output.detach().double().cpu())
-        found |= {name: grad.numpy() for name, grad in zip(("dQ", "dK", "dV"), grads, strict=True)}
+        grads = torch.autograd.grad(out, (q, k, v), grad_output.detach().double())
+        found |= {name: grad.cpu().numpy() for name, grad in zip(("dQ", "dK", "dV"), grads, strict=True)}
     return found

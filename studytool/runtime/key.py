@@ -4,6 +4,7 @@ A case is a mapping from field names to integers and strings. `GEOMETRY` fields 
 `NEUTRAL` that is absent has its neutral value. Feature names are the field names and those of `DERIVED`.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 Value = int | str
@@ -35,9 +36,9 @@ INTEGER_FIELDS = frozenset(
 )
 
 
-def _mask(case: Case) -> str:
-    mask = str(case.get("mask", "none"))
-    return f"{mask}+window" if case.get("window", 0) else mask
+def _mask(case: Case) -> Value:
+    mask = case.get("mask", "none")
+    return f"{mask}+window" if case.get("window") else mask
 
 
 def _heads(case: Case) -> str:
@@ -47,7 +48,7 @@ def _heads(case: Case) -> str:
 
 
 def _tile(case: Case) -> str:
-    return "off" if _int(case, "s_kv") % 128 else "on"
+    return "off" if case["s_kv"] % 128 else "on"
 
 
 def _square(case: Case) -> int:
@@ -88,6 +89,16 @@ def _int(case: Case, name: str) -> int:
     if type(value) is not int:
         raise TypeError(f"{name} is {value!r}, not an integer")
     return value
+
+
+def getter(name: str) -> Callable[[Case], Value]:
+    """Return what reads one feature of a case; KeyError for a name that is no feature."""
+    if name in DERIVED:
+        return DERIVED[name]
+    if name in GEOMETRY:
+        return operator.itemgetter(name)
+    neutral = NEUTRAL[name]
+    return lambda case: case.get(name, neutral)
 
 
 def feature(case: Case, name: str) -> Value:

@@ -1,10 +1,12 @@
 """A case on cuDNN made ready: one fresh graph, its legs by index, tensors, one workspace, captured graphs."""
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from studytool.engines.base import Arrays, Clock, Launch, Order, PlanError
@@ -19,7 +21,9 @@ UNROLLED = 16
 """Launches in the longer of a leg's two captured graphs, so that what lies between graphs does not count much."""
 
 LEAST_FLUSH_BYTES = 256 << 20
-_REFERENCE_LIMIT = 1 << 22
+MOST_REFERENCE_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}
+"""Cases with at most this many attention scores are compared with a float64 reference, computed on the device."""
+
 _OTHER_SEED = 1
 
 
@@ -64,38 +68,40 @@ class CudnnBench:
         """Return the leg's launch, of plans executed or of captured graphs replayed; the first call makes all."""
         self._make_ready(regime)
         index = self._at(leg)
-        replayed = regime.startswith("replay")
+        replayed, granule = regime.startswith("replay"), self.granule(regime)
 
         def launch(inner: int) -> None:
+            if inner % granule:
+                raise ValueError(f"{inner} launches; expected a multiple of {granule}")
             if regime.endswith("cold"):
                 self._turn = (self._turn + 1) % len(self._sets)
             turn = self._turn
-            if not replayed:
-                run = self._runs[index, turn]
-                for _ in range(inner):
-                    run()
-                return
-            for _ in range(inner // UNROLLED):
-                self._captured[index, turn, UNROLLED]()
-            for _ in range(inner % UNROLLED):
-                self._captured[index, turn, 1]()
+            run = self._captured[index, turn, granule] if replayed else self._runs[index, turn]
+            for _ in range(inner // granule):
+                run()
 
         yield launch
 
+    def granule(self, regime: str) -> int:
+        """Return UNROLLED where graphs are replayed warm, else 1."""
+        return UNROLLED if regime == "replay-warm" else 1
+
     def flush(self) -> None:
-        """Write a buffer of at least twice the L2."""
+        """Write a buffer of at least twice the L2, then read it, so that what it leaves there need not be written."""
         self._flush_buffer.add_(1)
+        self._flush_buffer.view(torch.int64).sum()
 
     def flush_probe_ns(self, clock: Clock) -> tuple[int, int]:
-        """Return the time of a sum over half of the L2 after a flush, and again at once."""
+        """Return the time of a sum over half of the L2 after a flush, and again at once: medians of five."""
         probe = torch.ones(self._tools.device.l2_bytes // 8, device=self._tools.device.name)
 
         def read(_inner: int) -> None:
             probe.sum()
 
         read(1)
-        self.flush()
-        return clock.sample(read, 1).ns, clock.sample(read, 1).ns
+        pairs = [(clock.sample(read, 1, self.flush).ns, clock.sample(read, 1).ns) for _ in range(5)]
+        cold, warm = zip(*pairs, strict=True)
+        return int(statistics.median(cold)), int(statistics.median(warm))
 
     def current_plan(self, leg: str) -> Plan:
         """Return the plan that the library's list has at the leg's index."""
@@ -107,24 +113,30 @@ class CudnnBench:
         return None if index is None else self._plan(index)
 
     def outputs(self, leg: str, regime: str) -> Arrays:
-        """Return the leg's outputs from one launch, poisoned before; where replayed, with inputs drawn since."""
+        """Return the leg's outputs of a launch on every set of tensors, poisoned before.
+
+        Where launches are replayed, their inputs were drawn anew since the capture.
+        """
         with self.armed(leg, regime) as launch:
             for tensors in self._sets:
                 tensors.poison()
-            launch(1)
+            for _ in self._sets:
+                launch(self.granule(regime))
             self._tools.device.synchronize()
-        return self._sets[self._turn].results()
+        return _joined([tensors.results() for tensors in self._sets])
 
     def reference(self) -> Arrays | None:
         """Return O or the gradients in float64, None where the case is too large, or its masking has no plain form."""
         case, inputs = self._case, self._sets[0].inputs
         plain = not case.padding and not (case.sink and case.op == "sdpa_bwd")
-        if case.b * case.h_q * case.s_q * case.s_kv > _REFERENCE_LIMIT or not plain:
+        limit = MOST_REFERENCE_SCORES[self._tools.device.name]
+        if case.b * case.h_q * case.s_q * case.s_kv > limit or not plain:
             return None
         qkv = (inputs["Q"], inputs["K"], inputs["V"])
         grad = inputs.get("dO", inputs["Q"])
         found = float64_result(case, qkv, grad, visible_keys(case), sink=inputs.get("Sink"))
-        return {name: compared(torch.from_numpy(values)) for name, values in found.items()}
+        once = {name: compared(torch.from_numpy(values)) for name, values in found.items()}
+        return _joined([once] * len(self._sets))
 
     def _plan(self, index: int) -> Plan:
         return plans.plan_at(self._graph.graph, index)
@@ -175,6 +187,7 @@ class CudnnBench:
                         run()
 
                 captured = self._tools.device.capture(repeated)
+                captured.replay()  # the first replay also uploads the graph
                 nodes.setdefault(index, set()).add(captured.nodes * UNROLLED // count)
                 self._captured[index, turn, count] = captured.replay
         for index, counts in nodes.items():
@@ -211,3 +224,8 @@ def run_forward(case: Case, sets: list[Tensors], tools: Tools) -> None:
     for tensors in sets:
         forward.graph.execute_plan_at_index(tensors.pack(forward), workspace, index=walk.at, handle=tools.handle)
     tools.device.synchronize()
+
+
+def _joined(results: list[Arrays]) -> Arrays:
+    """Return the outputs of several sets of tensors one after the other."""
+    return {name: np.concatenate([own[name] for own in results]) for name in results[0]}

@@ -13,6 +13,7 @@ import torch
 from studytool.engines.cudnn.nvml import Board, open_board
 
 _CALIBRATION_CYCLES = 4_000_000
+_SETTLE_SPINS = 50
 
 
 class Moment(Protocol):
@@ -92,7 +93,8 @@ class CudaDevice:
         self.board = open_board(str(self.properties.uuid))
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._ns_per_cycle = 1.0
-        self.spin(_CALIBRATION_CYCLES)
+        for _ in range(_SETTLE_SPINS):  # until the clocks have risen
+            self.spin(_CALIBRATION_CYCLES)
         begin = self.moment()
         self.spin(_CALIBRATION_CYCLES)
         end = self.moment()

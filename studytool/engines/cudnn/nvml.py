@@ -42,8 +42,9 @@ class Board:
         return {name: str(value) for name, value in _read(_SETTINGS, self._handle).items()}
 
     def state(self) -> dict[str, int]:
-        """Return the readings of this moment; NVMLError where one that the board supports fails."""
-        return {name: int(_READINGS[name](self._handle)) for name in self._supported}
+        """Return the readings of this moment, -1 for one that the board supports and does not give now."""
+        now = _read(_READINGS, self._handle)
+        return {name: now.get(name, -1) for name in self._supported}
 
     def memory_bytes(self) -> int:
         """Return the board's memory."""
@@ -55,7 +56,7 @@ def _read(readers: dict[str, Callable[[Any], Any]], handle: Any) -> dict[str, in
     for name, reader in readers.items():
         try:
             found[name] = int(reader(handle))
-        except pynvml.NVMLError_NotSupported:
+        except pynvml.NVMLError:  # not supported, or not allowed in a container
             continue
     return found
 

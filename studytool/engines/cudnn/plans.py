@@ -15,7 +15,7 @@ import cudnn
 from cudnn.engines import MANIFEST, decline_types, is_backend_engine, is_python_engine
 
 from studytool.engines.base import Order, leg_orders
-from studytool.model import Plan
+from studytool.model import BASES, Plan
 from studytool.runtime import lookup
 
 FLAG = "CUDNN_FRONTEND_ENABLE_FROST_ENGINES"
@@ -125,8 +125,11 @@ def choose(
     `graph` has its plans (`create_execution_plans()` was called), `case` has its features by `runtime.key`'s names,
     `table` is what `runtime.lookup.load` gives; a row of it that has no plan for the graph is not asked. Without an
     entry for the case the order stays: the library's own, or with `base="backend"` the backend's plans first. `device`
-    is the current CUDA device unless given. ValueError for a graph without plans.
+    is the CUDA device that is current at the first call, unless given. A row that is offered by opt-in only needs the
+    library's switch (FLAG) to be set before the graph is made. ValueError for a graph without plans, or another base.
     """
+    if base not in BASES:
+        raise ValueError(f"base is {base!r}; expected one of {', '.join(BASES)}")
     ids = engine_ids(graph)
     if not ids:
         raise ValueError("the graph has no plans; expected create_execution_plans() to have been called")

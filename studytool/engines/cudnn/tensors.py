@@ -3,6 +3,7 @@
 A rotation has several sets of them, so that a launch need not find what the launch before it left in the caches.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -80,7 +81,8 @@ def compared(tensor: torch.Tensor) -> Any:
     A value anywhere that is not finite takes the first place, so that no sample misses it.
     """
     step = -(-tensor.numel() // MOST_COMPARED)
-    step += 1 - step % 2  # odd, so that it falls on every column of a power of two
+    while math.gcd(step, tensor.shape[-1]) > 1:  # so that the samples fall on every column
+        step += 1
     flat = tensor.reshape(-1)
     found = flat[::step].double().cpu()
     if not bool(torch.isfinite(flat).all()):
