@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests: no deadline, since a test never asserts a wall time."""
 
+import os
 from pathlib import Path
 
 import finished
@@ -7,6 +8,9 @@ import pytest
 from hypothesis import settings
 
 from studytool.layout import StudyPlace
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # what a test starts is not traced: it is slow, and covered in process
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 settings.register_profile("studytool", deadline=None, max_examples=60)
 settings.load_profile("studytool")

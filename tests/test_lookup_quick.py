@@ -93,8 +93,7 @@ GOOD = st.one_of(
 def _limits(value: key.Value) -> list[Limit]:
     """Return limits that hold a value, and some that do not."""
     if isinstance(value, int):
-        inside: list[Limit] = [value, (0, value), (value, value), (value, 2**70)]
-        return [*inside, *inside, value + 1, (value + 1, value + 9), "text", ("0",)]
+        return [value, (0, value), (value, value), (value, 2**70), (0, 2**70), (value + 1, value + 9), "text", ("0",)]
     return [value, (value,), ("other", value), ("other", value, "more"), "other", ("other",)]
 
 
@@ -163,7 +162,7 @@ def _run(script: str, *flags: str) -> str:
     return run.stdout
 
 
-@settings(max_examples=1000)
+@settings(max_examples=700)
 @given(_asked())
 def test_quick_look_up_says_what_explain_says(asked: tuple[Table, Any, Any, Any, Any]) -> None:
     """Of every table and every case, well-formed or not, the quick way says what the slow way does; neither raises."""
