@@ -102,11 +102,11 @@ def merge(one: Text, other: Text, names: tuple[str, str], numbers: tuple[Mapping
 
 def _flip_matters(table: lookup.Table, entry_key: lookup.Key, cases: list[Case], device: Device) -> bool:
     entry = table.entries[entry_key]
-    entries = {**table.entries, entry_key: entry._replace(rule=OPPOSITE[entry.rule])}
-    flipped = lookup.table_of(table.rows, entries)
+    opposite = entry._replace(rule=OPPOSITE[entry.rule])
+    alone, flipped = (lookup.table_of(table.rows, {entry_key: one}) for one in (entry, opposite))
     row = str(entry_key[0])
     return any(
-        lookup.lookup(table, row, device.cc, case.fields, device.board)
+        lookup.lookup(alone, row, device.cc, case.fields, device.board)
         is not lookup.lookup(flipped, row, device.cc, case.fields, device.board)
         for case in cases
     )
@@ -151,14 +151,8 @@ def _holds(outer: lookup.Entry, inner: lookup.Entry) -> bool:
 
 
 def _within(inner: lookup.Limit, outer: lookup.Limit) -> bool:
-    low, high = _range(inner), _range(outer)
+    low, high = lookup.bounds_of(inner), lookup.bounds_of(outer)
     if low is not None and high is not None:
         return high[0] <= low[0] and low[1] <= high[1]
     inside, around = (set(limit) if isinstance(limit, tuple) else {limit} for limit in (inner, outer))
     return inside <= around
-
-
-def _range(limit: lookup.Limit) -> tuple[int, int] | None:
-    values = limit if isinstance(limit, tuple) else (limit, limit)
-    first, last = values[0], values[-1]
-    return (first, last) if isinstance(first, int) and isinstance(last, int) else None

@@ -220,8 +220,9 @@ def _asked_of(place: StudyPlace, header: lines.Header) -> tuple[dict[Split, list
 
 def merge(one: Path, other: Path, into: Path) -> str:
     """Write the entries of two tables into one file, and return how many came from each."""
-    texts = [lines.read_table(read_bytes(path), str(path)) for path in (one, other)]
-    tables = [lines.parse_table(read_bytes(path), str(path)) for path in (one, other)]
+    sources = [(read_bytes(path), str(path)) for path in (one, other)]
+    texts = [lines.read_table(data, name) for data, name in sources]
+    tables = [lines.parse_table(data, name) for data, name in sources]
     numbers = tuple({key: entry.line for key, entry in table.entries.items()} for table in tables)
     merged = changes.merge(texts[0], texts[1], (str(one), str(other)), numbers)
     write_atomic(into, lines.table_text(merged).encode())

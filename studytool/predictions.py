@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from studytool import attempts, freeze, grid, lines, outlook, stale, studyjson
-from studytool.attempts import Job
+from studytool.attempts import Attempt, Job
 from studytool.engines.base import Order
 from studytool.errors import StudyError
 from studytool.files import read_bytes, write_atomic
@@ -142,11 +142,11 @@ def seen(job: Job, asked: Asked | None) -> list[str]:
     What is not asked for, board or cuDNN, is that of the records' fingerprint. StudyError where it is not to be had.
     A difference is no fault: plan lists are predictions.
     """
-    records = _first_records(job)
-    attempts_made = [attempt for split in job.study.splits for attempt in job._replace(split=split).attempts()]
-    if not records or not attempts_made:
+    made = {split: job._replace(split=split).attempts() for split in job.study.splits}
+    records = _first_records(job, made)
+    if not records:
         return [f"{job.dtype}: no records to compare"]
-    prints = attempts_made[0].files[0].session.fingerprint
+    prints = next(own[0] for own in made.values() if own).files[0].session.fingerprint
     board = boards.load(asked.board) if asked and asked.board else boards.of_device_name(prints.board)
     if board is None:
         raise StudyError(f"no board here is called {prints.board}; expected --board")
@@ -168,13 +168,12 @@ def seen(job: Job, asked: Asked | None) -> list[str]:
     return [f"{job.dtype}: {count}, {len(differing)} legs differ from what was seen", *differing]
 
 
-def _first_records(job: Job) -> dict[str, tuple[Case, Record]]:
+def _first_records(job: Job, made: Mapping[Split, Sequence[Attempt]]) -> dict[str, tuple[Case, Record]]:
     """Return the first record that is ok of every case of the last attempts, by digest."""
     found: dict[str, tuple[Case, Record]] = {}
-    for split in job.study.splits:
-        own = job._replace(split=split)
-        cases = own.cases
-        for file in own.attempts()[-1].files if own.attempts() else ():
+    for split, own in made.items():
+        cases = job._replace(split=split).cases
+        for file in own[-1].files if own else ():
             for record in file.records:
                 if record.status == "ok":
                     found.setdefault(record.case, (cases[record.case], record))

@@ -10,7 +10,21 @@ from typing import NamedTuple, cast
 
 from . import key as _key
 from .loading import fitting, load, shipped
-from .tables import EMPTY, MEASURED, RULES, SCHEMA, Entry, Key, Limit, Quick, Table, TableError, parse, table_of
+from .tables import (
+    EMPTY,
+    MEASURED,
+    RULES,
+    SCHEMA,
+    Entry,
+    Key,
+    Limit,
+    Quick,
+    Table,
+    TableError,
+    bounds_of,
+    parse,
+    table_of,
+)
 
 __all__ = [
     "EMPTY",
@@ -23,6 +37,7 @@ __all__ = [
     "Limit",
     "Table",
     "TableError",
+    "bounds_of",
     "explain",
     "fitting",
     "load",

@@ -244,7 +244,7 @@ def _quick(entry: Entry) -> Quick:
     ranges: list[tuple[int, int, int]] = []
     others: list[tuple[Callable[[_key.Case], _key.Value], tuple[int, int] | frozenset[str]]] = []
     for name, limit in entry.box.items():
-        bounds = _bounds(limit)
+        bounds = bounds_of(limit)
         if name == "board":
             continue
         if bounds is not None and name in _PLAIN and name in _key.INTEGER_FIELDS:
@@ -266,7 +266,8 @@ def _quick(entry: Entry) -> Quick:
     )
 
 
-def _bounds(limit: Limit) -> tuple[int, int] | None:
+def bounds_of(limit: Limit) -> tuple[int, int] | None:
+    """Return the inclusive integers that a limit lies between, None for one of words."""
     first, last = (limit[0], limit[-1]) if isinstance(limit, tuple) else (limit, limit)
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
 
