@@ -6,18 +6,9 @@ from typing import NamedTuple
 
 from studytool import lines
 from studytool.errors import TableError
-from studytool.lines import Text
+from studytool.lines import OPPOSITE, Text
 from studytool.model import Case, Split
 from studytool.runtime import key, lookup
-
-OPPOSITE = {
-    "always": "never",
-    "from": "never_from",
-    "upto": "never_upto",
-    "never": "always",
-    "never_from": "from",
-    "never_upto": "upto",
-}
 
 
 class Kind(StrEnum):

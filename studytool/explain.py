@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from studytool.fit import Fit, known_ratios
+from studytool.lines import rule_text
 from studytool.metrics import geomean_ppm, ratio_text
 from studytool.model import Verdict
 from studytool.runtime.lookup import Key
@@ -19,14 +20,13 @@ def explain_rows(found: Fit, kept: Kept | None = None) -> list[dict[str, object]
     for outcome in found.outcomes:
         counts = {str(v).lower(): sum(item.verdict is v for item in outcome.judged) for v in Verdict}
         line = outcome.line
-        rule = f"{line.rule} {line.axis} {line.bound}" if line and line.axis else line.rule if line else None
         rows.append(
             {
                 "class": list(outcome.class_key),
                 "cases": len(outcome.judged),
                 **counts,
                 "geomean_ppm": geomean_ppm(ratios) if (ratios := known_ratios(outcome.judged)) else None,
-                "rule": rule,
+                "rule": rule_text(line) or None,
                 **({} if kept is None else {"kept": kept[outcome.class_key]}),
                 "code": outcome.code or None,
                 "detail": line.comment if line else outcome.detail,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from studytool import model
 from studytool.digest import canonical, digest, sha256
-from studytool.lines import Header, Line, lines_text
+from studytool.lines import OPPOSITE, Header, Line, lines_text
 from studytool.metrics import PPM, geomean_ppm, ratio_text
 from studytool.model import Status, Threshold, Verdict
 from studytool.runtime import key, lookup
@@ -189,7 +189,7 @@ def _line(
         axis = threshold.axis
         sizes = [key.axis_value(item.case.fields, axis) for item in region]
         bound = min(sizes) if way == "from" else max(sizes)
-    rule = {"always": "never", "from": "never_from", "upto": "never_upto"}[way] if exchanged else way
+    rule = OPPOSITE[way] if exchanged else way
     wins = sum(item.verdict is Verdict.WIN for item in region)
     evidence = digest(
         [list(class_key), rule, axis, bound, sorted([item.case.digest, item.ratio_ppm] for item in region)]

@@ -20,6 +20,16 @@ _MIDDLE = "}\n\n# (row, cc, *features): (rule, [axis, bound,] box),  # evidence\
 _TAIL = "}\n"
 _MARK = "# studytool lines "
 
+OPPOSITE = {
+    "always": "never",
+    "from": "never_from",
+    "upto": "never_upto",
+    "never": "always",
+    "never_from": "from",
+    "never_upto": "upto",
+}
+"""Each rule with the one that says the contrary of the same cases."""
+
 
 class Line(NamedTuple):
     """One entry as it is emitted: `axis` is "" for a rule without one; `comment` is its evidence."""
@@ -57,6 +67,13 @@ def render(line: Line) -> str:
     rule = f"{_literal(line.rule)}, {_literal(line.axis)}, {line.bound}" if line.axis else _literal(line.rule)
     box = ", ".join(f"{_literal(name)}: {_literal(limit)}" for name, limit in line.box.items())
     return f"    {_literal(line.key)}: ({rule}, {{{box}}}),  # {line.comment}"
+
+
+def rule_text(line: Line | None) -> str:
+    """Return a line's rule in short, such as `from s_kv 256`; "" for none."""
+    if line is None:
+        return ""
+    return f"{line.rule} {line.axis} {line.bound}" if line.axis else line.rule
 
 
 def lines_text(header: Header, lines: Iterable[Line]) -> str:

@@ -8,13 +8,21 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
+import studytool
 from studytool.model import Status
 
 _T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def python_path(own: Mapping[str, str]) -> str:
+    """Return the PYTHONPATH of a child: this very package, then what stands in an environment."""
+    path = [str(Path(studytool.__file__).parent.parent), own.get("PYTHONPATH", "")]
+    return os.pathsep.join(part for part in path if part)
 
 
 class Failed(NamedTuple):

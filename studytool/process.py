@@ -4,15 +4,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
-import studytool
 from studytool import fingerprint, worker
 from studytool.engines.base import Finding, Terms
 from studytool.errors import DeviceError
 from studytool.measure import Measured, Request
 from studytool.model import Fingerprint, Study
-from studytool.pipes import Failed, Pipe
+from studytool.pipes import Failed, Pipe, python_path
 
 STARTUP_TIMEOUT_S = 300
 
@@ -88,5 +86,4 @@ class WorkerProcess:
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker: pinned, and with this very package on its path."""
-    path = [str(Path(studytool.__file__).parent.parent), own.get("PYTHONPATH", "")]
-    return {**own, **worker.PINS, "PYTHONPATH": os.pathsep.join(part for part in path if part)}
+    return {**own, **worker.PINS, "PYTHONPATH": python_path(own)}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from studytool.fit import Judged, Outcome, class_outcome, fit
-from studytool.lines import Line
+from studytool.lines import Line, rule_text
 from studytool.metrics import PPM, ratio_text
 from studytool.runtime import key, lookup
 from studytool.studyjson import Summary
@@ -46,13 +46,6 @@ def sweep_text(stretches: Sequence[Stretch]) -> str:
     names = {class_key: " ".join(map(str, class_key[2:])) for class_key in classes}
     width = max(map(len, names.values()), default=0)
     return "".join(f"{names[name].ljust(width)}  {'; '.join(told)}\n" for name, told in classes.items())
-
-
-def rule_text(line: Line | None) -> str:
-    """Return a line's rule in short, such as `from s_kv 256`; "" for none."""
-    if line is None:
-        return ""
-    return f"{line.rule} {line.axis} {line.bound}" if line.axis else line.rule
 
 
 def kept(summary: Summary, outcome: Outcome, margin_ppm: int, scope: str) -> int | None:

@@ -9,9 +9,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from studytool import changes, lines
-from studytool.changes import OPPOSITE, Change, Device, Kind, Move
+from studytool.changes import Change, Device, Kind, Move
 from studytool.errors import TableError
-from studytool.lines import Line, Text
+from studytool.lines import OPPOSITE, Line, Text
 from studytool.model import Case, Split
 from studytool.runtime import lookup
 from studytool.runtime.lookup import Limit

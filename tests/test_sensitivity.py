@@ -8,7 +8,7 @@ from factories import class_outcome, make_case_summary, make_fit, make_levels, m
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from studytool import sensitivity
+from studytool import lines, sensitivity
 from studytool.explain import explain_rows, explain_text
 from studytool.fit import Outcome
 from studytool.metrics import PPM
@@ -41,7 +41,7 @@ def _kept(cases: Sequence[CaseSummary], *pairs: Threshold) -> tuple[str, int | N
     """Return a class's rule at margin 0.05, and without how many single cases it decides the others as it does."""
     summary = make_summary(cases, decide=Decide(thresholds=pairs or (FROM,)))
     outcome = _outcome(summary)
-    return sensitivity.rule_text(outcome.line), sensitivity.kept(summary, outcome, 50_000, "box")
+    return lines.rule_text(outcome.line), sensitivity.kept(summary, outcome, 50_000, "box")
 
 
 def _outcome(summary: Summary) -> Outcome:
@@ -149,7 +149,7 @@ def test_bound_that_moves_to_the_next_size_is_kept() -> None:
     cases = make_levels("L W W W W W")
     without = [case for case in cases if case.fields["s_kv"] != 128]
 
-    assert sensitivity.rule_text(class_outcome(without, decide=Decide(thresholds=(FROM,))).line) == "from s_kv 192"
+    assert lines.rule_text(class_outcome(without, decide=Decide(thresholds=(FROM,))).line) == "from s_kv 192"
     assert _kept(cases) == ("from s_kv 128", 6)
 
 
@@ -157,7 +157,7 @@ def test_case_that_keeps_a_line_from_growing_is_not_kept() -> None:
     """A line that leads more without a case, one that stood alone in its way, is told apart from a stable one."""
     found = class_outcome(make_levels("W W L W W W W W"))
 
-    assert sensitivity.rule_text(found.line) == "from s_kv 256"
+    assert lines.rule_text(found.line) == "from s_kv 256"
     assert _kept(make_levels("W W L W W W W W")) == ("from s_kv 256", 7)
 
 

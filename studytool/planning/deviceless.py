@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-import studytool
 from studytool.errors import DeviceError
 from studytool.model import Case
-from studytool.pipes import Failed, Pipe
+from studytool.pipes import Failed, Pipe, python_path
 from studytool.planning import libraries
 from studytool.planning.boards import Board
 from studytool.planning.libraries import Libraries
@@ -84,10 +83,9 @@ def number(version: str) -> int:
 def environment(own: Mapping[str, str], found: Libraries, stub: Path) -> dict[str, str]:
     """Return the environment of a planning process: the wanted libraries and the driver's stand-in before all else."""
     folders = [str(stub), str(found.cudnn), str(found.cuda), own.get("LD_LIBRARY_PATH", "")]
-    path = [str(Path(studytool.__file__).parent.parent), own.get("PYTHONPATH", "")]
     return {
         **own,
         "LD_LIBRARY_PATH": os.pathsep.join(part for part in folders if part),
-        "PYTHONPATH": os.pathsep.join(part for part in path if part),
+        "PYTHONPATH": python_path(own),
         "PYTHONHASHSEED": "0",
     }
