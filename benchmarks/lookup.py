@@ -196,24 +196,31 @@ def prices(rounds: int) -> list[dict[str, Any]]:
         for name, rival in rivals.items():
             ready = [rival.ready(case) for case in mixed]
             asked[name, kind] = [ready[at : at + BATCH] for at in range(0, len(ready) - BATCH + 1, BATCH)]
-    ns: dict[tuple[str, str], list[float]] = {place: [] for place in asked}
+    ns: dict[tuple[str, str], list[tuple[float, float]]] = {place: [] for place in asked}
     for turn in range(rounds):
         for place, batches in list(asked.items())[:: 1 if turn % 2 else -1]:
             run, batch = rivals[place[0]].run, batches[turn % len(batches)]
             begin = time.thread_time_ns()
             run(batch)
-            ns[place].append((time.thread_time_ns() - begin) / BATCH)
+            again = time.thread_time_ns()
+            run(batch)
+            ns[place].append(((again - begin) / BATCH, (time.thread_time_ns() - again) / BATCH))
     return [priced(name, ns) for name in rivals]
 
 
-def priced(name: str, ns: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
-    """Return one line: quantiles over batches in ns of CPU time, and medians over those of the dictionaries."""
+def priced(name: str, ns: dict[tuple[str, str], list[tuple[float, float]]]) -> dict[str, Any]:
+    """Return one line: quantiles over batches in ns of CPU time, and medians over those of the dictionaries.
+
+    The first pass comes after all others had their turn (cold caches), the second right after it (warm).
+    """
     row: dict[str, Any] = {"what": name}
-    for kind in ("hit", "miss"):
-        p50 = {other: statistics.median(ns[other, kind]) for other in (name, LIMIT, INLINE)}
-        row[f"{kind} p50 ns"] = p50[name]
-        row[f"{kind} p99 ns"] = statistics.quantiles(ns[name, kind], n=100)[-1]
-        row |= {f"{kind} / dict": p50[name] / p50[LIMIT], f"{kind} / written out": p50[name] / p50[INLINE]}
+    for kind, state in (("hit", "warm"), ("hit", "cold"), ("miss", "warm")):
+        passes = {other: [each[state == "warm"] for each in ns[other, kind]] for other in (name, LIMIT, INLINE)}
+        p50 = {other: statistics.median(found) for other, found in passes.items()}
+        row[f"{kind}, {state} p50 ns"] = p50[name]
+        row[f"{kind}, {state} p99 ns"] = statistics.quantiles(passes[name], n=100)[-1]
+        row[f"{kind}, {state} / dict"] = p50[name] / p50[LIMIT]
+        row[f"{kind}, {state} / written out"] = p50[name] / p50[INLINE]
     return row
 
 

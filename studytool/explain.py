@@ -29,7 +29,7 @@ def explain_rows(found: Fit, kept: Kept | None = None) -> list[dict[str, object]
                 "rule": rule_text(line) or None,
                 **({} if kept is None else {"kept": kept[outcome.class_key]}),
                 "code": outcome.code or None,
-                "detail": line.comment if line else outcome.detail,
+                "detail": "; ".join(part for part in (line.comment if line else "", outcome.detail) if part),
             }
         )
     return rows

@@ -35,7 +35,10 @@ class Judged(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a class: a line, or the code (SUPPORT, MARGIN, NOISE, CONFLICT, FAILED) and its reason."""
+    """What became of a class: a line, or the code (SUPPORT, MARGIN, NOISE, CONFLICT, FAILED) and its reason.
+
+    `detail` is the reason, or which case cut the threshold of a line.
+    """
 
     class_key: lookup.Key
     judged: tuple[Judged, ...]
@@ -126,7 +129,7 @@ def class_outcome(
         )
         if region:
             line = _line(summary, class_key, judged, region, way, threshold, scope, exchanged=exchanged)
-            return Outcome(class_key, judged, line, "", "")
+            return Outcome(class_key, judged, line, "", "" if threshold is None else _cut(judged, region, line))
     return Outcome(class_key, judged, None, *_why_not(summary, judged))
 
 
@@ -156,6 +159,20 @@ def _run(summary: Summary, judged: Sequence[Judged], margin_ppm: int, threshold:
         if wins and support.is_enough():
             longest = len(run)
     return run[:longest]
+
+
+def _cut(judged: Sequence[Judged], region: Sequence[Judged], line: Line) -> str:
+    """Return why a threshold is where it is: the nearest size beyond it that loses or is unclear, by its worst case."""
+    sizes = {item.case.digest: key.axis_value(item.case.fields, line.axis) for item in judged}
+    inside = {item.case.digest for item in region}
+    beyond = [item for item in judged if item.case.digest not in inside and _blocks(item)]
+    if not beyond:
+        return "" if len(region) == len(judged) else "no win beyond"
+    nearest = min(
+        beyond, key=lambda item: (abs(sizes[item.case.digest] - line.bound), -item.ratio_ppm, item.case.digest)
+    )
+    ratio = ratio_text(nearest.ratio_ppm) if nearest.ratio_ppm else nearest.case.status
+    return f"cut by {nearest.case.label}: {ratio} {nearest.verdict}"
 
 
 def _add(support: Support, items: Sequence[Judged], axis: str) -> None:

@@ -285,3 +285,22 @@ def test_explanation_counts_verdicts() -> None:
     assert [led[name] for name in ("cases", "win", "neutral", "lose", "inconclusive")] == [7, 4, 1, 1, 1]
     assert (led["rule"], led["code"], not_led["rule"], not_led["code"]) == ("from s_kv 192", None, None, "MARGIN")
     assert not_led["geomean_ppm"] == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("levels", "pair", "said"),
+    [
+        ("L I W W W WN", FROM, "cut by sdpa_fwd bf16 b1 h4 d64 S128: 0.700 INCONCLUSIVE"),
+        ("L W W W WN", FROM, "cut by sdpa_fwd bf16 b1 h4 d64 S128/64: 1.300 LOSE"),
+        ("N W W W WN", FROM, "no win beyond"),
+        ("W W W W L", UPTO, "cut by sdpa_fwd bf16 b1 h4 d64 S128/320: 1.300 LOSE"),
+    ],
+)
+def test_explanation_of_a_threshold_names_what_cut_it(levels: str, pair: Threshold, said: str) -> None:
+    """Behind the evidence stands the case that loses or is unclear nearest to the bound; `always` has none."""
+    (row,) = explain_rows(make_fit(make_levels(levels), decide=Decide(thresholds=(pair,))))
+    (whole,) = explain_rows(make_fit(make_levels("W W W W"), decide=Decide(thresholds=(pair,))))
+
+    assert str(row["detail"]).split("; ")[1:] == [said]
+    assert whole["rule"] == "always"
+    assert "; " not in str(whole["detail"])

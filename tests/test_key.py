@@ -113,8 +113,8 @@ def test_is_axis(axis: str, truth: bool) -> None:
 def test_names_fit_together() -> None:
     """Flags and predicates are features, flags are fields with a neutral value, and every derived name is a feature."""
     assert set(key.FLAGS) < key.NEUTRAL.keys()
-    assert set(key.PREDICATES) < key.DERIVED.keys()
-    assert set(key.FEATURES) == set(key.FIELDS) | key.DERIVED.keys()
+    assert set(key.PREDICATES) < set(key.DERIVED)
+    assert set(key.FEATURES) == set(key.FIELDS) | set(key.DERIVED)
     assert set(key.INTEGER_FIELDS) < set(key.FIELDS)
     assert len(set(key.FIELDS)) == len(key.FIELDS)
 

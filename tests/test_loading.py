@@ -103,6 +103,18 @@ def test_two_reasons_are_one_warning(tmp_path: Path) -> None:
     assert _dtypes(table) == {"fp8"}
 
 
+def test_every_reason_of_an_entry_is_told(tmp_path: Path) -> None:
+    """An entry that differs in two ways is told of with both, by `fitting` as by `load`, at the line of the caller."""
+    path = _file(tmp_path, bf16=GPU)
+    here = {"cudnn": "9.28.1", "sm_count": 84}
+    _, told = _warned(path, here)
+    with pytest.warns(UserWarning, match=r"cudnn 9\.27, here 9\.28\.1; sm_count 108, here 84") as direct:
+        loading.fitting(loading.load(path), here, str(path))
+
+    assert told == [str(one.message) for one in direct]
+    assert [one.filename for one in direct] == [__file__]
+
+
 def test_without_here_nothing_is_checked(tmp_path: Path) -> None:
     """A caller that says nothing of its library and board gets every entry, as `parse` reads them."""
     path = _file(tmp_path, bf16=GPU, f16={"torch": "0.0", "sm_count": 1})

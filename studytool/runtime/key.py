@@ -5,7 +5,8 @@ A case is a mapping from field names to integers and strings. `GEOMETRY` fields 
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Value = int | str
 Case = Mapping[str, Value]
@@ -36,82 +37,62 @@ INTEGER_FIELDS = frozenset(
 )
 
 
-def _mask(case: Case) -> Value:
-    mask = case.get("mask", "none")
-    return f"{mask}+window" if case.get("window") else mask
-
-
-def _heads(case: Case) -> str:
-    if case["h_q"] == case["h_kv"]:
-        return "mha"
-    return "mqa" if case["h_kv"] == 1 else "gqa"
-
-
-def _tile(case: Case) -> str:
-    return "off" if case["s_kv"] % 128 else "on"
-
-
-def _square(case: Case) -> int:
-    return int(case["s_q"] == case["s_kv"])
-
-
-def _window_binds(case: Case) -> int:
-    return int(0 < _int(case, "window") < _int(case, "s_kv"))
-
-
-def _phase(case: Case) -> str:
-    s_q = _int(case, "s_q")
-    if s_q == case["s_kv"]:
-        return "square"
-    if s_q == 1:
-        return "decode"
-    return "short" if s_q <= 16 else "chunk"
-
-
-DERIVED: dict[str, Callable[[Case], Value]] = {
-    "mask": _mask,  # none, tl, br, each with +window
-    "heads": _heads,  # mha, gqa, mqa
-    "tile": _tile,  # whether s_kv is on the 128-key tile: on, off
-    "square": _square,  # 1 when s_q == s_kv
-    "window_binds": _window_binds,  # 1 when the window is narrower than the keys
-    "phase": _phase,  # square, decode (s_q 1), short (s_q 2-16), chunk
-}
-"""Features that are computed from fields; `mask` takes the place of the field of that name."""
+DERIVED = ("mask", "heads", "tile", "square", "window_binds", "phase")
+"""Features that are computed from fields, by `derived`; `mask` takes the place of the field of that name."""
 
 PREDICATES = ("square", "window_binds")
 """Features that are 0 or 1, which a study may name as guards."""
 
-FEATURES = tuple(sorted({*FIELDS, *DERIVED}))
+FACTS = (*GEOMETRY, *DERIVED, "window", *FLAGS)
+"""All features, in the order in which `facts` returns them."""
+
+PLACES = {name: place for place, name in enumerate(FACTS)}
+FEATURES = tuple(sorted(FACTS))
+
+
+_geometry = operator.itemgetter(*GEOMETRY)
+_deriving = operator.itemgetter("h_q", "h_kv", "s_q", "s_kv", "mask", "window")
+_others = operator.itemgetter("window", *FLAGS)
+_WINDOWED = {mask: f"{mask}+window" for mask in ("tl", "br")}
 
 
 def _int(case: Case, name: str) -> int:
-    value = case.get(name, NEUTRAL.get(name))
+    value = case[name] if name in case else NEUTRAL[name]
     if type(value) is not int:
         raise TypeError(f"{name} is {value!r}, not an integer")
     return value
 
 
-def getter(name: str) -> Callable[[Case], Value]:
-    """Return what reads one feature of a case; KeyError for a name that is no feature."""
-    if name in DERIVED:
-        return DERIVED[name]
-    if name in GEOMETRY:
-        return operator.itemgetter(name)
-    neutral = NEUTRAL[name]
-    return lambda case: case.get(name, neutral)
+def derived(h_q: int, h_kv: int, s_q: int, s_kv: int, mask: str, window: int) -> tuple[Value, ...]:
+    """Return the features of DERIVED, in its order."""
+    square = s_q == s_kv
+    return (
+        (_WINDOWED.get(mask) or f"{mask}+window") if window else mask,  # none, tl, br, each with +window
+        "mha" if h_q == h_kv else "mqa" if h_kv == 1 else "gqa",
+        "off" if s_kv % 128 else "on",  # whether s_kv is on the 128-key tile
+        1 if square else 0,
+        1 if 0 < window < s_kv else 0,  # 1 when the window is narrower than the keys
+        "square" if square else "decode" if s_q == 1 else "short" if s_q <= 16 else "chunk",
+    )
+
+
+def facts(case: Case) -> tuple[Value, ...]:
+    """Return all features of a well-typed case, in the order of FACTS; KeyError for an absent field of GEOMETRY."""
+    whole: dict[str, Any] = {**NEUTRAL, **case}
+    return (*_geometry(whole), *derived(*_deriving(whole)), *_others(whole))
 
 
 def feature(case: Case, name: str) -> Value:
     """Return the value of one feature of a case; KeyError for a name that is no feature or an absent field."""
-    maker = DERIVED.get(name)
-    if maker is not None:
-        return maker(case)
+    if name in DERIVED:
+        return facts(case)[PLACES[name]]
     return case[name] if name in case else NEUTRAL[name]
 
 
 def class_key(row: str, cc: str, features: Sequence[str], case: Case) -> tuple[Value, ...]:
     """Return the class key of a case: the row, the compute capability, and the features in the row's order."""
-    return (row, cc, *(feature(case, name) for name in features))
+    known = facts(case)
+    return (row, cc, *[known[PLACES[name]] for name in features])
 
 
 def axis_value(case: Case, axis: str) -> int:

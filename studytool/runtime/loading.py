@@ -21,7 +21,7 @@ def load(path: str | Path, here: Mapping[str, object] | None = None) -> Table:
     if Path(path).stat().st_size > MAX_BYTES:
         raise TableError(f"{path}:1: more than {MAX_BYTES} bytes")
     table = parse(Path(path).read_bytes(), str(path))
-    return table if here is None else fitting(table, here, str(path))
+    return table if here is None else fitting(table, here, str(path), stacklevel=3)
 
 
 def shipped() -> Table:
@@ -35,20 +35,23 @@ def _shipped() -> Table:
     return load(Path(__file__).with_name("table.py"))
 
 
-def fitting(table: Table, here: Mapping[str, object], where: str) -> Table:
-    """Return a table without the entries that were measured with another library or board than is here."""
+def fitting(table: Table, here: Mapping[str, object], where: str, stacklevel: int = 2) -> Table:
+    """Return a table without the entries that were measured with another library or board than is here.
+
+    `stacklevel` says, as for warnings.warn, whose line the single warning names: 2 is the caller's.
+    """
     kept = {}
-    differences: dict[str, str] = {}
+    differences = set()
     for key, entry in table.entries.items():
         wrong = [name for name, limit in entry.measured.items() if name in here and not _same(here[name], limit)]
-        if wrong:
-            differences[wrong[0]] = f"{wrong[0]} {entry.measured[wrong[0]]}, here {here[wrong[0]]}"
-        else:
+        differences |= {f"{name} {entry.measured[name]}, here {here[name]}" for name in wrong}
+        if not wrong:
             kept[key] = entry
     if differences:
         count = len(table.entries) - len(kept)
-        told = "; ".join(differences[name] for name in sorted(differences))
-        warnings.warn(f"{where}: {count} of {len(table.entries)} entries were measured with {told}", stacklevel=3)
+        told = "; ".join(sorted(differences))
+        text = f"{where}: {count} of {len(table.entries)} entries were measured with {told}"
+        warnings.warn(text, stacklevel=stacklevel)
     return table_of(table.rows, kept)
 
 

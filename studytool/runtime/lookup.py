@@ -4,11 +4,13 @@
 given, no exception leaves them.
 """
 
+import math
 import operator
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from . import key as _key
+from .key import derived
 from .loading import fitting, load, shipped
 from .tables import (
     EMPTY,
@@ -47,9 +49,9 @@ __all__ = [
     "table_of",
 ]
 
-_NAMES = {str}
 _fetch = operator.itemgetter(*_key.GEOMETRY)
-_GEOMETRY_TYPES = tuple(int if name in _key.INTEGER_FIELDS else str for name in _key.GEOMETRY)
+_FEWEST = len(_key.GEOMETRY)
+_NO_FLAGS = tuple(_key.NEUTRAL[name] for name in _key.FLAGS)
 
 
 class Answer(NamedTuple):
@@ -69,40 +71,45 @@ class Answer(NamedTuple):
 
 def lookup(table: Table, row: str, cc: str, case: Mapping[str, object], board: str = "") -> bool | None:
     """Return True (the row leads), False (it trails) or None (no entry) for a case. Never raises."""
-    if type(case) is not dict or type(row) is not str or type(cc) is not str or {*map(type, case)} != _NAMES:
+    if type(case) is not dict or type(row) is not str or type(cc) is not str:
         return None
+    if [*map(type, case)].count(str) != len(case):  # before a name is compared, which one of another type may not like
+        return None
+    mask, window = case.get("mask", "none"), case.get("window", 0)
+    if len(case) != _FEWEST + ("mask" in case) + ("window" in case):
+        return explain(table, row, cc, case, board).verdict  # what most graphs are not
     try:
-        values = _fetch(case)
+        geometry = op, dtype, b, h_q, h_kv, s_q, s_kv, d_qk, d_v = _fetch(case)
     except KeyError:
         return None
-    if tuple(map(type, values)) != _GEOMETRY_TYPES:
+    if not (
+        type(op) is type(dtype) is type(mask) is str
+        and type(b) is type(h_q) is type(h_kv) is type(s_q) is type(s_kv) is type(d_qk) is type(d_v) is int
+        and type(window) is int
+    ):
         return None
-    mask, window = case.get("mask"), case.get("window")
-    masked = type(mask) is str and type(window) is int and len(case) == len(values) + 2
-    if not masked and (mask is not None or window is not None or len(case) != len(values)):
-        return explain(table, row, cc, case, board).verdict  # what most graphs are not
     index = table.indices.get((row, cc))
     if index is None:
         return None
-    quick = index.entries.get((*index.fields(case), *[get(case) for get in index.features]))
-    return quick.verdict if quick is not None and _holds(quick, case, values, board) else None
+    facts = geometry + derived(h_q, h_kv, s_q, s_kv, mask, window) + (window,) + _NO_FLAGS
+    quick = index.entries.get(index.pick(facts))
+    return quick.verdict if quick is not None and _holds(quick, facts, board) else None
 
 
-def _holds(quick: Quick, case: _key.Case, values: tuple[int, ...], board: str) -> bool:
-    """Return whether an entry's conditions hold for a well-formed case, whose geometry is `values`."""
-    if quick.axis is not None and not quick.least <= quick.axis(case) <= quick.most:
+def _holds(quick: Quick, facts: tuple[Any, ...], board: object) -> bool:
+    """Return whether an entry's conditions hold for a well-formed case of these facts."""
+    _verdict, pick, values, ranges, words, axis, least, most, measured = quick
+    if pick(facts) != values:
         return False
-    for place, low, high in quick.ranges:
-        if not low <= values[place] <= high:
+    for place, low, high in ranges:
+        if not low <= facts[place] <= high:
             return False
-    for get, allowed in quick.others:
-        value = get(case)
-        if type(allowed) is tuple:
-            if type(value) is not int or not allowed[0] <= value <= allowed[1]:
-                return False
-        elif value not in allowed:
+    for place, allowed in words:
+        if facts[place] not in allowed:
             return False
-    return quick.board is None or (type(board) is str and quick.board == board)
+    if axis and not least <= math.prod(facts[place] for place in axis) <= most:
+        return False
+    return measured is None or (type(board) is str and measured == board)
 
 
 def explain(table: Table, row: str, cc: str, case: Mapping[str, object], board: str = "") -> Answer:
@@ -129,7 +136,7 @@ def explain(table: Table, row: str, cc: str, case: Mapping[str, object], board: 
 def _malformed(case: object) -> str:
     if type(case) is not dict:
         return "case"
-    if {*map(type, case)} - _NAMES:  # before a name is compared, which one of another type may not like
+    if [*map(type, case)].count(str) != len(case):
         return "field"
     for name in _key.GEOMETRY:
         if name not in case:

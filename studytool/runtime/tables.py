@@ -7,10 +7,9 @@ version and of the board (`MEASURED`) is held against what is here when a table 
 """
 
 import ast
-import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -38,7 +37,8 @@ Key = tuple[int | str, ...]
 Limit = int | str | tuple[int, int] | tuple[str, ...]
 
 
-_PLAIN = frozenset(_key.GEOMETRY) - _key.DERIVED.keys()
+_NEVER = (_key.PLACES["b"], 1, 0)
+"""The range of a feature that is a text: none lies between two numbers."""
 
 
 class TableError(ValueError):
@@ -59,28 +59,33 @@ class Entry(NamedTuple):
     measured: Mapping[str, Limit] = MappingProxyType({})
 
 
+Pick = Callable[[tuple[_key.Value, ...]], object]
+"""Takes some of the facts of a case, by their places."""
+
+
 class Quick(NamedTuple):
     """An entry made ready for look-ups: what it answers, and the conditions of its rule and box.
 
-    `axis` of a threshold lies between `least` and `most`; `ranges` bound sizes by their place in key.GEOMETRY, and
-    `others` all other features, by bounds or by what they may be.
+    Facts of a case are named by their place in key.FACTS. What `pick` takes of them is equal to `values`; `ranges`
+    bound integers, `words` name what texts may be; the product of those at `axis` lies between `least` and `most`.
     """
 
     verdict: bool
-    axis: Callable[[_key.Case], int] | None
+    pick: Pick
+    values: object
+    ranges: tuple[tuple[int, int, int], ...]
+    words: tuple[tuple[int, frozenset[str]], ...]
+    axis: tuple[int, ...]
     least: float
     most: float
     board: str | None
-    ranges: tuple[tuple[int, int, int], ...]
-    others: tuple[tuple[Callable[[_key.Case], _key.Value], tuple[int, int] | frozenset[str]], ...]
 
 
 class Index(NamedTuple):
-    """The entries of one row and compute capability, by the values of `fields` and then of `features`."""
+    """The entries of one row and compute capability, by what `pick` takes of the facts of a case."""
 
-    fields: Callable[[_key.Case], tuple[_key.Value, ...]]
-    features: tuple[Callable[[_key.Case], _key.Value], ...]
-    entries: Mapping[tuple[_key.Value, ...], Quick]
+    pick: Pick
+    entries: Mapping[object, Quick]
 
 
 class Table(NamedTuple):
@@ -96,14 +101,26 @@ class Table(NamedTuple):
 
 def table_of(rows: Mapping[str, tuple[str, ...]], entries: Mapping[Key, Entry]) -> Table:
     """Return a frozen table of rows and entries, which are those of `parse` or made like them."""
-    index: dict[tuple[str, str], Index] = {}
+    picks = {row: _pick(features) for row, features in rows.items()}
+    indices: dict[tuple[str, str], dict[object, Quick]] = {}
+    shared: dict[object, Any] = {}  # what many entries have in common is kept once: it stays in the cache
     for key, entry in entries.items():
-        row, cc, *values = key
-        own = index.setdefault((str(row), str(cc)), _index(rows[str(row)]))
-        order = sorted(range(len(values)), key=lambda place: rows[str(row)][place] not in _PLAIN)
-        cast("dict[Any, Quick]", own.entries)[tuple(values[place] for place in order)] = _quick(entry)
-    frozen = {name: own._replace(entries=MappingProxyType(own.entries)) for name, own in index.items()}
+        row, cc = str(key[0]), str(key[1])
+        known = dict(zip(rows[row], key[2:], strict=True))
+        indices.setdefault((row, cc), {})[picks[row](_places(known))] = _quick(entry, shared)
+    frozen = {name: Index(picks[name[0]], MappingProxyType(index)) for name, index in indices.items()}
     return Table(MappingProxyType(dict(rows)), MappingProxyType(dict(entries)), MappingProxyType(frozen))
+
+
+def _pick(names: Iterable[str]) -> Pick:
+    """Return what takes the values of these features from the facts of a case."""
+    places = [_key.PLACES[name] for name in names]
+    return operator.itemgetter(*places) if places else operator.itemgetter(slice(0))
+
+
+def _places(known: Mapping[str, Limit]) -> tuple[Any, ...]:
+    """Return what is known of a case at the places of the facts."""
+    return tuple(known.get(name) for name in _key.FACTS)
 
 
 def parse(source: bytes, where: str) -> Table:
@@ -229,40 +246,32 @@ def _limit_ok(name: object, limit: object) -> bool:
     return type(limit) in {int, str}
 
 
-def _index(features: tuple[str, ...]) -> Index:
-    plain = [name for name in features if name in _PLAIN]
-    return Index(_fields(plain), tuple(_key.getter(name) for name in features if name not in _PLAIN), {})
-
-
-def _fields(names: list[str]) -> Callable[[_key.Case], tuple[_key.Value, ...]]:
-    if len(names) > 1:
-        return operator.itemgetter(*names)
-    return lambda case: tuple(case[name] for name in names)
-
-
-def _quick(entry: Entry) -> Quick:
+def _quick(entry: Entry, shared: dict[object, Any]) -> Quick:
+    same: dict[str, Limit] = {}
     ranges: list[tuple[int, int, int]] = []
-    others: list[tuple[Callable[[_key.Case], _key.Value], tuple[int, int] | frozenset[str]]] = []
+    words: list[tuple[int, frozenset[str]]] = []
     for name, limit in entry.box.items():
-        bounds = bounds_of(limit)
         if name == "board":
             continue
-        if bounds is not None and name in _PLAIN and name in _key.INTEGER_FIELDS:
-            ranges.append((_key.GEOMETRY.index(name), *bounds))
-        elif bounds is not None:
-            others.append((_key.getter(name), bounds))
+        if not isinstance(limit, tuple):
+            same[name] = limit
+        elif bounds := bounds_of(limit):
+            possible = name in _key.INTEGER_FIELDS or name in _key.PREDICATES
+            ranges.append((_key.PLACES[name], *bounds) if possible else _NEVER)
         else:
-            words = limit if isinstance(limit, tuple) else (limit,)
-            others.append((_key.getter(name), frozenset(map(str, words))))
+            words.append((_key.PLACES[name], frozenset(map(str, limit))))
+    pick = shared.setdefault(("pick", *same), _pick(same))
     above = entry.rule.endswith("from")
     return Quick(
         verdict=RULES[entry.rule],
-        axis=functools.partial(_size, entry.axis) if entry.axis else None,
+        pick=pick,
+        values=pick(_places(same)),
+        ranges=shared.setdefault(tuple(ranges), tuple(ranges)),
+        words=shared.setdefault(tuple(words), tuple(words)),
+        axis=tuple(_key.PLACES[name] for name in entry.axis.split("*")) if entry.axis else (),
         least=entry.bound if above else float("-inf"),
         most=float("inf") if above else entry.bound,
         board=cast("str | None", entry.box.get("board")),
-        ranges=tuple(ranges),
-        others=tuple(others),
     )
 
 
@@ -270,10 +279,6 @@ def bounds_of(limit: Limit) -> tuple[int, int] | None:
     """Return the inclusive integers that a limit lies between, None for one of words."""
     first, last = (limit[0], limit[-1]) if isinstance(limit, tuple) else (limit, limit)
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
-
-
-def _size(axis: str, case: _key.Case) -> int:
-    return _key.axis_value(case, axis)
 
 
 EMPTY = table_of({}, {})
