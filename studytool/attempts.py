@@ -1,6 +1,6 @@
 """Which records belong together: sessions of one attempt, checked comparable, and the lines that are missing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,14 +31,27 @@ class Attempt(NamedTuple):
         return self.planned - len(self.missing)
 
 
+class Kept:
+    """What was read of one dtype's records, for a reader beside whom nobody writes."""
+
+    def __init__(self) -> None:
+        """Begin with nothing read."""
+        self.files: list[SessionFile] | None = None
+        self.attempts: dict[Split, list[Attempt]] = {}
+
+
 class Job(NamedTuple):
-    """What is to be timed: one dtype and split of a frozen study."""
+    """What is to be timed: one dtype and split of a frozen study.
+
+    With `kept` each records file is read once, and what was read is kept; without, it is read anew each time.
+    """
 
     study: Study
     place: StudyPlace
     frozen: Frozen
     dtype: str
     split: Split
+    kept: Kept | None = None
 
     @property
     def results(self) -> ResultPlace:
@@ -50,12 +63,25 @@ class Job(NamedTuple):
         """Return the cases of this job by digest."""
         return self.frozen.of(self.dtype, self.split)
 
+    def files(self) -> list[SessionFile]:
+        """Return the records files of the dtype, whatever the split."""
+        if self.kept is not None and self.kept.files is not None:
+            return self.kept.files
+        found = jsonl.read_all(self.results.records, self.place.root)
+        if self.kept is not None:
+            self.kept.files = found
+        return found
+
     def attempts(self) -> list[Attempt]:
         """Return the attempts made so far; RecordError for a session of other frozen cases or another dtype."""
-        found = load(self.study, self.results, self.place.root, self.split, self.cases)
+        if self.kept is not None and self.split in self.kept.attempts:
+            return self.kept.attempts[self.split]
+        found = load(self.study, self.files(), self.place.root, self.split, self.cases)
         for file in (file for attempt in found for file in attempt.files):
             if (file.session.manifest, file.session.dtype) != (self.frozen.sha256, self.dtype):
                 raise RecordError(f"{self.place.shown(file.path)}:1: timed for other frozen cases or another dtype")
+        if self.kept is not None:
+            self.kept.attempts[self.split] = found
         return found
 
 
@@ -66,9 +92,11 @@ def planned_cells(study: Study, split: Split, cases: Mapping[str, Case]) -> set[
     return {(case, repeat, regime) for case in cases for repeat in range(1, repeats + 1) for regime in regimes}
 
 
-def load(study: Study, place: ResultPlace, root: Path, split: Split, cases: Mapping[str, Case]) -> list[Attempt]:
+def load(
+    study: Study, found: Sequence[SessionFile], root: Path, split: Split, cases: Mapping[str, Case]
+) -> list[Attempt]:
     """Return the attempts at a split in order. RecordError for a line that is foreign, double, or not comparable."""
-    files = [file for file in jsonl.read_all(place.records, root) if file.session.split is split]
+    files = [file for file in found if file.session.split is split]
     planned = planned_cells(study, split, cases)
     attempts = []
     for number in sorted({file.session.attempt for file in files}):

@@ -3,7 +3,7 @@
 CannotSayError means that there is no answer yet, any other StudyError that a check fails; both say where.
 """
 
-from studytool import digest, jsonl, ledger
+from studytool import digest, ledger
 from studytool.attempts import Job
 from studytool.errors import CannotSayError, RecordError, StudyError
 from studytool.files import read_bytes
@@ -64,8 +64,9 @@ def sealed(job: Job, events: Events) -> str:
     present = {path.name: path for path in sorted(job.results.records.glob("*.jsonl"))}
     if missing := sorted(sealed.keys() - present.keys()):
         raise StudyError(f"{job.place.shown(job.results.records)}/{missing[0]}: in the ledger and not there")
+    files = {file.path.name: file for file in job.files()}
     for name, path in present.items():
-        file = jsonl.read(path, job.place.shown(path))
+        file = files.get(name)
         if file is None:
             if name in sealed:
                 raise StudyError(f"{job.place.shown(path)}:1: changed after it was written")

@@ -148,12 +148,12 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
     except FrozenError as error:
         return None, [str(error)]
     problems = []
-    counts = {str(split): len(found) for split, found in expand(study).items()}
+    cases = expand(study)
+    counts = {str(split): len(found) for split, found in cases.items()}
     if (manifest.name, manifest.counts) != (study.name, counts):
         problems.append(f"{shown}: name or counts are not those of {study.path}")
     if manifest.study_sha256 != study.sha256:
         problems.append(f"{study.path}: changed since it was frozen ({shown})")
-    cases = expand(study)
     expected = contents(study, place, cases)
     for name in sorted(expected.keys() | manifest.files.keys()):
         problems += _file_problem(place, name, expected.get(name), manifest.files.get(name))

@@ -5,6 +5,7 @@ The first line is the Session, each further line a Record. `prev` of a record is
 drops it, since the case is then measured again whole. Anything else that is wrong raises with file and line.
 """
 
+import itertools
 import os
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -13,17 +14,19 @@ import msgspec
 
 from studytool import model
 from studytool.decode import decode
-from studytool.digest import canonical, sha256
+from studytool.digest import sha256
 from studytool.errors import RecordError
 from studytool.files import read_bytes, sync_folder
-from studytool.model import LegRecord, Record, Session, Split, Status
+from studytool.model import MOST_NS, LegRecord, Record, Session, Split, Status
 
 MAX_LINE = 64 << 20
-MOST_NS = 10**15
-"""The longest time that a sample can have: eleven days."""
-
 _COUNTS = frozenset({"trend_ppm", "flush_probe_ppm", "took_ns", "startup_ns", "warmup_rounds", "steady"})
 """Checks of a record that are read as integers."""
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+"""Writes a record, which has no floats, as `digest.canonical` writes what it is made of."""
+
+_ORDERS = frozenset(map("".join, itertools.permutations("0123")))
 
 _T = TypeVar("_T", Session, Record)
 
@@ -51,12 +54,12 @@ class Writer:
             sync_folder(path.parent)
         except OSError as error:
             raise RecordError(f"{path}: cannot be created: {error.strerror}") from None
-        self._prev = self._write(canonical(msgspec.to_builtins(session)))
+        self._prev = self._write(_ENCODER.encode(session))
 
     def append(self, record: Record) -> None:
         """Write one record behind the others, chained to the line before it."""
         chained = msgspec.structs.replace(record, prev=self._prev)
-        self._prev = self._write(canonical(msgspec.to_builtins(chained)))
+        self._prev = self._write(_ENCODER.encode(chained))
 
     def close(self) -> None:
         """Close the file; nothing is lost without it, since every append was synced."""
@@ -102,7 +105,7 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
             raise RecordError(f"{_broken_link(name, lines, number)}: changed after it was written")
         if problem := record_problem(record, session):
             raise RecordError(f"{where}: {problem}")
-        if line != canonical(msgspec.to_builtins(record)):
+        if line != _ENCODER.encode(record):
             raise RecordError(f"{where}: not written as this tool writes a record")
         records.append(record)
     return SessionFile(path, session, tuple(records), sha256(data), len(lines), torn)
@@ -144,7 +147,7 @@ def record_problem(record: Record, session: Session) -> str | None:
         return f"{record.split} attempt {record.attempt} in a session of {session.split} attempt {session.attempt}"
     if not set(record.legs) <= set(model.LEGS):
         return f"legs {', '.join(sorted(record.legs))}; expected {', '.join(model.LEGS)}"
-    if any(sorted(block) != ["0", "1", "2", "3"] for block in record.order):
+    if not _ORDERS.issuperset(record.order):
         return "a block that does not have each leg once"
     for name, leg in record.legs.items():
         if problem := _leg_problem(leg, len(record.order)):
@@ -178,8 +181,4 @@ def _leg_problem(leg: LegRecord, blocks: int) -> str | None:
             return f"{len(values)} values of {what} in {blocks} blocks"
     if blocks and (leg.plan is None or leg.inner < 1):
         return "samples without a plan or without launches"
-    if min(leg.ns, default=1) < 1 or min(leg.host_ns, default=0) < 0:
-        return "a time that is not positive"
-    if max(*leg.ns, *leg.host_ns, leg.inner, 0, 0) > MOST_NS:
-        return f"a number above {MOST_NS}"
     return None

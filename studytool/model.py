@@ -1,7 +1,7 @@
 """The nouns of a study as frozen, typed values. Ratios are integers in parts per million (`_ppm`)."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 MOST = {"padding": 1, "stats": 1, "sink": 1, "deterministic": 1, "dropout_pct": 99}
 """The largest values of fields that are no sizes."""
+
+
+MOST_NS = 10**15
+"""The longest time that a sample can have: eleven days."""
 
 
 class Split(StrEnum):
@@ -166,7 +170,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: tuple[Threshold, ...] = ()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What an engine would run: its id, name and knobs. Two plans are one when id and knobs are equal."""
 
     engine: int
@@ -180,21 +184,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return f"{self.engine}[{knobs}]" if knobs else str(self.engine)
 
 
-class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+Ns = Annotated[int, msgspec.Meta(ge=0, le=MOST_NS)]
+SampleNs = Annotated[int, msgspec.Meta(ge=1, le=MOST_NS)]
+
+
+class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One leg of a record: `ns` per sample of `inner` launches, in time order; `host_ns` where it is kept apart.
 
     `counters` has one integer per sample and name, such as `cpu_ns` or `minor_faults`.
     """
 
     plan: Plan | None
-    inner: int = 0
-    ns: tuple[int, ...] = ()
-    host_ns: tuple[int, ...] = ()
+    inner: Ns = 0
+    ns: tuple[SampleNs, ...] = ()
+    host_ns: tuple[Ns, ...] = ()
     build_ns: int = 0
     counters: dict[str, tuple[int, ...]] = {}
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One line of a records file: one case x one repeat x one regime, all four legs.
 
     `order` has, per block, the indices of the legs in LEGS in the order in which they were timed, and `blocks` what

@@ -5,6 +5,7 @@ CONTROL (legs of one plan differ, or a cold regime is not cold), DRIFT (the rati
 changes what comes after it). The limits are the study's own noise limit.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from studytool.metrics import PPM
 from studytool.model import LEGS, Record
-from studytool.stats import Interval, interval, per_launch_ns
+from studytool.stats import COARSE, Floats, Interval, interval, medians
 
 MIN_TICKS = 100
 MIN_PROBE_PPM = 1_050_000
@@ -39,54 +40,122 @@ class Health(NamedTuple):
     probe: float
 
 
+class Samples(NamedTuple):
+    """The samples of R records of B blocks: `ns` per launch, their `logs` (R, 4, B), `order` (R, B, 4) legs by place.
+
+    `frost` (R, 4) says which legs ran frost's plan, `shortest` is the shortest sample in ns, `coarse` whether the
+    clock's tick is a large share of it.
+    """
+
+    ns: Floats
+    logs: Floats
+    order: NDArray[np.intp]
+    frost: NDArray[np.bool_]
+    shortest: Floats
+    coarse: NDArray[np.bool_]
+    tick_ns: Floats
+    records: Sequence[Record]
+
+    @classmethod
+    def of(cls, timed: Sequence[tuple[Record, int]]) -> "Samples":
+        """Return the samples of records that have equally many blocks, each with its clock's tick in ns."""
+        records = [record for record, _ in timed]
+        legs = [[record.legs[name] for name in LEGS] for record in records]
+        whole = np.array([[leg.ns for leg in own] for own in legs], dtype=np.int64)
+        inner = np.array([[leg.inner for leg in own] for own in legs], dtype=np.float64)
+        tick_ns = np.array([tick for _, tick in timed], dtype=np.float64)
+        order = np.frombuffer("".join(itertools.chain.from_iterable(r.order for r in records)).encode(), dtype=np.uint8)
+        shortest = whole.min(axis=(1, 2)).astype(np.float64)
+        ns = whole / inner[:, :, None]
+        return cls(
+            ns=ns,
+            logs=np.log(ns),
+            order=(order - ord("0")).reshape(len(records), -1, len(LEGS)).astype(np.intp),
+            frost=np.array([[leg.plan == own[LEGS.index("frost")].plan for leg in own] for own in legs]),
+            shortest=shortest,
+            coarse=tick_ns > COARSE * shortest,
+            tick_ns=tick_ns,
+            records=records,
+        )
+
+
 def health(record: Record, tick_ns: int) -> Health:
     """Return the health of a record that was timed."""
-    times = np.array([np.log(per_launch_ns(record.legs[leg].ns, record.legs[leg].inner)) for leg in LEGS])
-    ratio = times[LEGS.index("frost")] - times[LEGS.index("backend")]
-    carry, position = _order_effects(record, times)
-    probe = record.checks.get("flush_probe_ppm")
-    return Health(
-        drift=_drift(ratio),
-        carry=carry,
-        position=position,
-        lag1=_lag1(ratio),
-        trend=int(record.checks.get("trend_ppm", 0)) / PPM,
-        ticks=min(min(leg.ns) for leg in record.legs.values()) / tick_ns,
-        probe=math.nan if probe is None else int(probe) / PPM,
+    return healths(Samples.of([(record, tick_ns)]))[0]
+
+
+def healths(samples: Samples) -> list[Health]:
+    """Return the health of each of some records."""
+    ratio = samples.logs[:, LEGS.index("frost")] - samples.logs[:, LEGS.index("backend")]
+    carry, position = _order_effects(samples, samples.logs)
+    trends = [int(record.checks.get("trend_ppm", 0)) / PPM for record in samples.records]
+    probes = [record.checks.get("flush_probe_ppm") for record in samples.records]
+    return list(
+        map(
+            Health,
+            _drift(ratio).tolist(),
+            carry.tolist(),
+            position.tolist(),
+            _lag1(ratio).tolist(),
+            trends,
+            (samples.shortest / samples.tick_ns).tolist(),
+            [math.nan if probe is None else int(probe) / PPM for probe in probes],
+        )
     )
 
 
-def _drift(values: NDArray[np.float64]) -> float:
-    """Return the change from the first to the last value of a straight drift, from the medians of the two halves.
+def _drift(values: Floats) -> Floats:
+    """Return the change from the first to the last of B values, (R, B), of a straight drift: by medians of the halves.
 
     Medians, since a few samples that were interrupted would tilt a fitted line.
     """
-    half = len(values) // 2
-    return 2 * (1 - 1 / len(values)) * float(np.median(values[half:]) - np.median(values[:half]))
+    count = values.shape[1]
+    late, early = medians(values[:, count // 2 :]), medians(values[:, : count // 2])
+    drift: Floats = 2 * (1 - 1 / count) * (late - early)
+    return drift
 
 
-def _lag1(values: NDArray[np.float64]) -> float:
-    residual = values - values.mean()
-    scale = float((residual**2).sum())
-    return float((residual[1:] * residual[:-1]).sum()) / scale if scale else 0.0
+def _lag1(values: Floats) -> Floats:
+    residual = values - values.mean(axis=1, keepdims=True)
+    scale, product = (residual**2).sum(axis=1), (residual[:, 1:] * residual[:, :-1]).sum(axis=1)
+    lag1: Floats = np.divide(product, scale, out=np.zeros_like(scale), where=scale > 0)
+    return lag1
 
 
-def _order_effects(record: Record, times: NDArray[np.float64]) -> tuple[float, float]:
+def _order_effects(samples: Samples, times: Floats) -> tuple[Floats, Floats]:
     """Return carry-over and position effect: least squares of ln(time) on block, leg, place and what ran before.
 
-    Carry-over is what a launch of another plan pays right after frost's plan, whichever leg ran it.
+    Carry-over is what a launch of another plan pays right after frost's plan, whichever leg ran it. The blocks' own
+    effects are taken out by centring each block; the normal equations of what is left have the same few matrices for
+    most records, since orders are balanced.
     """
-    frost = [record.legs[name].plan == record.legs["frost"].plan for name in LEGS]
-    design = np.zeros((len(record.order), 4, 4 + 4 + 1))
-    target = np.zeros((len(record.order), 4))
-    for block, legs in enumerate(record.order):
-        for place, (leg, before) in enumerate(zip(map(int, legs), (None, *map(int, legs)), strict=False)):
-            design[block, place, leg] = design[block, place, 4 + place] = 1
-            design[block, place, 8] = before is not None and frost[before] and not frost[leg]
-            target[block, place] = times[leg, block]
-    centred = (design - design.mean(axis=1, keepdims=True)).reshape(-1, design.shape[-1])
-    effects = np.linalg.lstsq(centred, (target - target.mean(axis=1, keepdims=True)).ravel(), rcond=None)[0]
-    return float(effects[8]), float(np.ptp(effects[4:8]))
+    legs, count = len(LEGS), times.shape[2]
+    centred = times - times.mean(axis=1, keepdims=True)
+    placed = np.take_along_axis(centred.transpose(0, 2, 1), samples.order, axis=2)
+    by_place = np.take_along_axis(samples.frost[:, None, :], samples.order, axis=2)
+    carries = np.zeros(samples.order.shape)
+    carries[:, :, 1:] = by_place[:, :, :-1] & ~by_place[:, :, 1:]
+    total = carries.sum(axis=(1, 2))
+    right = np.concatenate([centred.sum(axis=2), placed.sum(axis=1), (carries * placed).sum(axis=(1, 2))[:, None]], 1)
+    cell = samples.order + legs * (np.arange(legs) + legs * np.arange(len(times))[:, None, None])
+    often, carried = (
+        np.bincount(cell.ravel(), weights, len(times) * legs * legs).reshape(-1, legs, legs)
+        for weights in (None, carries.ravel())
+    )  # of each record, by place and leg
+    matrix = np.zeros((len(times), 2 * legs + 1, 2 * legs + 1))
+    matrix[:, :legs, :legs] = matrix[:, legs:-1, legs:-1] = count * (np.eye(legs) - 1 / legs)
+    matrix[:, legs:-1, :legs] = often - count / legs
+    matrix[:, :legs, legs:-1] = matrix[:, legs:-1, :legs].transpose(0, 2, 1)
+    matrix[:, :legs, -1] = matrix[:, -1, :legs] = carried.sum(axis=1) - total[:, None] / legs
+    matrix[:, legs:-1, -1] = matrix[:, -1, legs:-1] = carried.sum(axis=2) - total[:, None] / legs
+    matrix[:, -1, -1] = total - (carries.sum(axis=2) ** 2).sum(axis=1) / legs
+    distinct: dict[bytes, int] = {}
+    which = [distinct.setdefault(own.tobytes(), len(distinct)) for own in matrix]
+    solvers = np.linalg.pinv(
+        np.frombuffer(b"".join(distinct)).reshape(-1, *matrix.shape[1:]), rcond=1e-9, hermitian=True
+    )
+    effects = np.einsum("rij,rj->ri", solvers[which], right)
+    return effects[:, -1], np.ptp(effects[:, legs:-1], axis=1)
 
 
 def case_code(found: Sequence[Health], control: Sequence[float], noise_limit: float) -> str:

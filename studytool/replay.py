@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from studytool import chain, checks, freeze, ledger
-from studytool.attempts import Job
+from studytool.attempts import Job, Kept
 from studytool.errors import CannotSayError, StudyError
 from studytool.freeze import Frozen
 from studytool.layout import StudyPlace
@@ -39,7 +39,7 @@ def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[
     missing = [dtype for dtype in study.dtypes if dtype not in dtypes and not only]
     found += [Check(dtype, "results", UNSAID, "declared, and no results are there") for dtype in missing]
     for dtype in dtypes:
-        found += _dtype_checks(Job(study, place, frozen, dtype, Split.HOLDOUT))
+        found += _dtype_checks(Job(study, place, frozen, dtype, Split.HOLDOUT, Kept()))
     return found
 
 

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-import pandas as pd
 
-from studytool import frame, gate, stats, tally
+from studytool import gate, rows, stats, tally
 from studytool.attempts import Attempt
 from studytool.metrics import METRICS, PPM, condition_text
 from studytool.model import LEGS, SCHEMA, Case, Split, Status, Study
+from studytool.rows import Row
 from studytool.runtime import key
 from studytool.studyjson import Summary
-from studytool.summary import worst_status
 
 Json = dict[str, object]
 BETTER_HIGH = frozenset({"auto_over_default_min", "closed_gap"})
@@ -53,15 +52,16 @@ class _Timed(NamedTuple):
 
 def score(inputs: Inputs) -> Json:
     """Return the content of score.json."""
-    table = frame.repeats(inputs.holdout.files)
-    band = frame.band(table)
-    control = [math.exp(value) for value in frame.control(table)]
+    found = rows.rows(inputs.holdout.files)
+    cells = rows.timed_cells(found)
+    band = rows.band(cells)
+    control = [math.exp(value) for value in rows.control(cells)]
     limit = inputs.study.decide.noise_limit_ppm / PPM
-    timed = _timed_cases(inputs, table, frame.codes(table, limit))
+    timed = _timed_cases(inputs, found, rows.codes(cells, limit))
     routing = tally.routing_rows(inputs.routing.files if inputs.routing else (), inputs.routing_cases)
     metrics = _metrics(inputs, timed, band, control, routing)
     checked = gate.check(inputs.study.gate, metrics)
-    statuses = tally.statuses(table, inputs.holdout_cases)
+    statuses = tally.statuses(found, inputs.holdout_cases)
     failed = sum(count for status, count in statuses.items() if status not in {Status.OK, Status.REFUSED})
     holds = band is not None and math.expm1(band) <= limit
     opened = _open(inputs, timed, checked, failed, holds=holds)
@@ -75,19 +75,19 @@ def score(inputs: Inputs) -> Json:
         "metrics": metrics,
         "intervals": _intervals(inputs, timed),
         "statuses": statuses,
-        "failed": tally.failed_cases(table, inputs.holdout_cases),
+        "failed": tally.failed_cases(found, inputs.holdout_cases),
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
         "verdict": "CANNOT SAY" if not holds or (opened and gate.verdict(checked) != "FAIL") else gate.verdict(checked),
         "open": opened,
         "regimes": _regimes(inputs, timed, band),
-        "health": _health(table),
+        "health": _health(cells),
         "coverage": tally.coverage(
-            [msgspec.convert(case.fields, Case) for case in inputs.summary.cases], inputs.holdout_cases, table
+            [msgspec.convert(case.fields, Case) for case in inputs.summary.cases], inputs.holdout_cases, found
         ),
-        "host_bound": int(table["host_bound"].sum()),
-        "unsteady": int((~table["steady"].astype(bool)).sum()),
+        "host_bound": sum(row.host_bound for row in found),
+        "unsteady": sum(not row.steady for row in found),
         "cases": [item.entry for item in timed],
         "routing": routing,
     }
@@ -116,46 +116,48 @@ def _sources(inputs: Inputs) -> Json:
     }
 
 
-def _timed_cases(inputs: Inputs, table: pd.DataFrame, codes: Mapping[tuple[str, str], str]) -> list[_Timed]:
+def _timed_cases(inputs: Inputs, found: Sequence[Row], codes: Mapping[rows.Cell, str]) -> list[_Timed]:
     """Return the cases that are ok in every line, per regime, in the order of digest and regime."""
-    found = []
-    for digest, group in table.groupby("case", sort=True):
-        if worst_status(group)[0] is Status.OK:
-            for regime, rows in group.groupby("regime", sort=True):
-                found.append(_timed(inputs, str(digest), str(regime), rows, codes[str(digest), str(regime)]))
-    return found
+    return [
+        _timed(inputs, regime, repeats, codes[digest, regime])
+        for digest, own in rows.by_case(found).items()
+        if rows.worst_status(own)[0] is Status.OK
+        for regime, repeats in rows.by_regime(own).items()
+    ]
 
 
-def _timed(inputs: Inputs, digest: str, regime: str, rows: pd.DataFrame, code: str) -> _Timed:
-    case = inputs.holdout_cases[digest]
-    against = {leg: {other: _log_ratio(rows, leg, other) for other in ("frost", "backend")} for leg in LEGS}
+def _timed(inputs: Inputs, regime: str, own: Sequence[Row], code: str) -> _Timed:
+    first = own[0]
+    case = inputs.holdout_cases[first.case]
+    against = {leg: {other: _log_ratio(own, leg, other) for other in ("frost", "backend")} for leg in LEGS}
     regret = {leg: max(values.values()) for leg, values in against.items()}
-    auto_default = frame.pair_interval(rows, "auto", "default", inputs.study.protocol.confidence)
-    spreads = {leg: stats.spread(rows[f"{leg}_ns"].tolist()) for leg in LEGS}
-    first = rows.iloc[0]
+    auto_default = rows.pair_interval(own, "auto", "default", inputs.study.protocol.confidence)
+    spreads = {leg: stats.spread([row.ns[place] for row in own]) for place, leg in enumerate(LEGS)}
     class_key = key.class_key(inputs.study.row, inputs.summary.cc, inputs.study.class_key, case.fields)
+    hosts = {leg: [v for row in own if not math.isnan(v := row.host_ns[place])] for place, leg in enumerate(LEGS)}
     entry: Json = {
-        "case": digest,
+        "case": first.case,
         "label": case.label,
         "class": list(class_key),
         "regime": regime,
         "code": code,
-        "host_bound": bool(rows["host_bound"].any()),
-        "lookup": first["lookup"],
-        "plans": {leg: first[f"{leg}_plan"] for leg in LEGS},
-        "leg_ns": {leg: round(frame.leg_ns(rows, leg)) for leg in LEGS},
-        "host_ns": {leg: round(value) for leg in LEGS if (value := rows[f"{leg}_host_ns"].median()) == value},
+        "host_bound": any(row.host_bound for row in own),
+        "lookup": first.lookup,
+        "plans": dict(zip(LEGS, first.plans, strict=True)),
+        "leg_ns": {leg: round(rows.leg_ns(own, leg)) for leg in LEGS},
+        "host_ns": {leg: round(stats.median(told)) for leg, told in hosts.items() if told},
         "regret_ppm": {leg: stats.ppm(value) for leg, value in regret.items()},
         "frost_over_backend_ppm": stats.ppm(against["frost"]["backend"]),
         "auto_over_default_ppm": [stats.ppm(value) for value in auto_default],
         "spread_ppm": {leg: stats.share_ppm(value) for leg, value in spreads.items()},
     }
-    same = bool(rows["alias_auto_default"].all())
-    return _Timed(digest, class_key, regret, auto_default, same, list(spreads.values()), entry)
+    auto, default = LEGS.index("auto"), LEGS.index("default")
+    same = all(row.plans[auto] == row.plans[default] for row in own)
+    return _Timed(first.case, class_key, regret, auto_default, same, list(spreads.values()), entry)
 
 
-def _log_ratio(rows: pd.DataFrame, leg: str, other: str) -> float:
-    return 0.0 if leg == other else frame.pair_interval(rows, leg, other, 0.95).center
+def _log_ratio(own: Sequence[Row], leg: str, other: str) -> float:
+    return 0.0 if leg == other else rows.pair_interval(own, leg, other, 0.95).center
 
 
 def _metrics(
@@ -258,16 +260,16 @@ def _open(
     return [reason for reason, applies in reasons.items() if applies]
 
 
-def _health(table: pd.DataFrame) -> Json:
+def _health(cells: Mapping[rows.Cell, Sequence[Row]]) -> Json:
     """Return what disturbed the hold-out: the carry-over with its interval, and the largest of the other effects."""
-    timed = table[table["drift"].notna()]
-    carried = frame.carry_over(timed)
+    carried = rows.carry_over(cells)
     if carried is None:
         return {}
+    found = [item for own in rows.healths(cells).values() for item in own]
     return {
         "carry_over_ppm": [stats.ppm(value) for value in carried],
-        "position_median_ppm": stats.share_ppm(float(timed["position"].median())),
-        "drift_median_ppm": stats.share_ppm(float(timed["drift"].abs().median())),
-        "lag1_median_ppm": stats.share_ppm(float(timed["lag1"].median())),
-        "trend_max_ppm": stats.share_ppm(float(timed["trend"].abs().max())),
+        "position_median_ppm": stats.share_ppm(stats.median([item.position for item in found])),
+        "drift_median_ppm": stats.share_ppm(stats.median([abs(item.drift) for item in found])),
+        "lag1_median_ppm": stats.share_ppm(stats.median([item.lag1 for item in found])),
+        "trend_max_ppm": stats.share_ppm(max(abs(item.trend) for item in found)),
     }

@@ -1,13 +1,12 @@
 """Train records → study.json: ratios are rounded to parts per million here, once; from here on integers decide."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
-from studytool import frame, model, stats
+from studytool import model, rows, stats
 from studytool.attempts import Attempt
 from studytool.metrics import PPM
 from studytool.model import LEGS, Case, Fingerprint, Status, Study
+from studytool.rows import Row
 from studytool.runtime import key
 from studytool.studyjson import CaseSummary, RegimeSummary, Summary
 
@@ -17,10 +16,11 @@ Codes = Mapping[tuple[str, str], str]
 def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, cases: Mapping[str, Case]) -> Summary:
     """Return the summary of a complete train attempt."""
     first = attempt.files[0].session.fingerprint
-    table = frame.repeats(attempt.files)
-    band = frame.band(table)
-    groups = dict(list(table.groupby("case", sort=True)))
-    codes = frame.codes(table, study.decide.noise_limit_ppm / PPM)
+    found = rows.rows(attempt.files)
+    cells = rows.timed_cells(found)
+    band = rows.band(cells)
+    groups = rows.by_case(found)
+    codes = rows.codes(cells, study.decide.noise_limit_ppm / PPM)
     return Summary(
         schema=model.SCHEMA,
         study=study.name,
@@ -58,44 +58,32 @@ def _measured(prints: Fingerprint) -> dict[str, int | str]:
     return {"torch": ".".join(torch.split(".")[:2])} if torch else {}
 
 
-def _case(study: Study, cc: str, case: Case, group: pd.DataFrame, codes: Codes) -> CaseSummary:
-    status, error = worst_status(group)
-    timed = group[group["status"] == Status.OK]
-    plans = {leg: group[f"{leg}_plan"].iloc[0] for leg in LEGS}
+def _case(study: Study, cc: str, case: Case, own: Sequence[Row], codes: Codes) -> CaseSummary:
+    status, error = rows.worst_status(own)
+    timed = rows.by_regime(row for row in own if row.status is Status.OK)
+    digest = own[0].case
     return CaseSummary(
-        digest=(digest := str(group["case"].iloc[0])),
+        digest=digest,
         label=case.label,
         fields=case.fields,
         class_key=key.class_key(study.row, cc, study.class_key, case.fields),
         status=status,
         error=error,
-        plans=plans,
+        plans=dict(zip(LEGS, own[0].plans, strict=True)),
         regimes={
-            str(regime): _regime(rows, codes[digest, str(regime)], study.protocol.confidence)
-            for regime, rows in timed.groupby("regime", sort=True)
+            regime: _regime(repeats, codes[digest, regime], study.protocol.confidence)
+            for regime, repeats in timed.items()
         },
     )
 
 
-def _regime(rows: pd.DataFrame, code: str, confidence: float) -> RegimeSummary:
-    ratio = frame.pair_interval(rows, "frost", "backend", confidence)
+def _regime(repeats: Sequence[Row], code: str, confidence: float) -> RegimeSummary:
+    ratio = rows.pair_interval(repeats, "frost", "backend", confidence)
     return RegimeSummary(
-        repeats=len(rows),
+        repeats=len(repeats),
         code=code,
         ratio_ppm=stats.ppm(ratio.center),
         low_ppm=stats.ppm(ratio.low),
         high_ppm=stats.ppm(ratio.high),
-        leg_ns={leg: round(frame.leg_ns(rows, leg)) for leg in LEGS},
+        leg_ns={leg: round(rows.leg_ns(repeats, leg)) for leg in LEGS},
     )
-
-
-def worst_status(group: pd.DataFrame) -> tuple[Status, str]:
-    """Return how a case ended over all of its lines: ok only when every line is and a leg kept its plan throughout."""
-    bad = group[group["status"] != Status.OK].sort_values(["repeat", "regime"])
-    if not bad.empty:
-        return Status(bad["status"].iloc[0]), str(bad["error"].iloc[0])
-    for _, rows in group.groupby("regime", sort=True):
-        for leg in LEGS:
-            if len(plans := sorted(rows[f"{leg}_plan"].unique())) > 1:
-                return Status.DECLINED, f"leg {leg} ran plans {' and '.join(plans)} in different repeats"
-    return Status.OK, ""

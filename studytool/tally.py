@@ -2,41 +2,39 @@
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
-from studytool import frame
+from studytool import rows
 from studytool.jsonl import SessionFile
-from studytool.model import Case, Status
+from studytool.model import LEGS, Case, Status
+from studytool.rows import Row
 from studytool.runtime import key
-from studytool.summary import worst_status
 
 Json = dict[str, object]
 
 
-def statuses(table: pd.DataFrame, cases: Mapping[str, Case]) -> dict[str, int]:
+def statuses(found: Sequence[Row], cases: Mapping[str, Case]) -> dict[str, int]:
     """Return how many cases ended how; the counts add up to the number of cases."""
     counts: dict[str, int] = {}
-    for _, group in table.groupby("case", sort=True):
-        status = str(worst_status(group)[0])
+    for own in rows.by_case(found).values():
+        status = str(rows.worst_status(own)[0])
         counts[status] = counts.get(status, 0) + 1
     if sum(counts.values()) != len(cases):
         raise ValueError(f"statuses of {sum(counts.values())} cases; expected {len(cases)}")
     return counts
 
 
-def failed_cases(table: pd.DataFrame, cases: Mapping[str, Case]) -> list[Json]:
+def failed_cases(found: Sequence[Row], cases: Mapping[str, Case]) -> list[Json]:
     """Return the cases that no ratio speaks of, with the reason."""
-    found: list[Json] = []
-    for digest, group in table.groupby("case", sort=True):
-        status, error = worst_status(group)
+    failed: list[Json] = []
+    for digest, own in rows.by_case(found).items():
+        status, error = rows.worst_status(own)
         if status is not Status.OK:
-            found.append({"case": digest, "label": cases[str(digest)].label, "status": str(status), "error": error})
-    return found
+            failed.append({"case": digest, "label": cases[digest].label, "status": str(status), "error": error})
+    return failed
 
 
-def coverage(train: Sequence[Case], cases: Mapping[str, Case], table: pd.DataFrame) -> Json:
+def coverage(train: Sequence[Case], cases: Mapping[str, Case], found: Sequence[Row]) -> Json:
     """Return how many hold-out cases the table leads, trails or leaves, and the features that never varied."""
-    answers = table.drop_duplicates("case")["lookup"].tolist()
+    answers = [own[0].lookup for own in rows.by_case(found).values()]
     fields = [case.fields for case in (*train, *cases.values())]
     constant: Json = {}
     for name in key.FEATURES:
@@ -53,18 +51,18 @@ def coverage(train: Sequence[Case], cases: Mapping[str, Case], table: pd.DataFra
 
 def routing_rows(files: Sequence[SessionFile], cases: Mapping[str, Case]) -> list[Json]:
     """Return per routing case the plans of auto and default, in the order of digests."""
-    table = frame.repeats(files).sort_values("case")
+    auto, default = LEGS.index("auto"), LEGS.index("default")
     return [
         {
-            "case": row["case"],
-            "label": cases[row["case"]].label,
-            "lookup": row["lookup"],
-            "auto": row["auto_plan"],
-            "default": row["default_plan"],
-            "auto_name": row["auto_name"],
-            "default_name": row["default_name"],
-            "status": row["status"],
-            "error": row["error"],
+            "case": row.case,
+            "label": cases[row.case].label,
+            "lookup": row.lookup,
+            "auto": row.plans[auto],
+            "default": row.plans[default],
+            "auto_name": row.names[auto],
+            "default_name": row.names[default],
+            "status": row.status,
+            "error": row.error,
         }
-        for row in table.to_dict("records")
+        for row in sorted(rows.rows(files), key=lambda row: row.case)
     ]

@@ -103,7 +103,7 @@ BAD_RECORDS: dict[str, tuple[Spoil, str]] = {
     "other attempt": (with_value(5, lambda v: v.update(attempt=2)), "001.jsonl:5: holdout attempt 2 in a session of"),
     "negative time": (
         with_value(5, lambda v: legs(v)["auto"]["ns"].__setitem__(0, -1)),
-        "001.jsonl:5: leg auto: a time that is not positive",
+        "001.jsonl:5: not a record: Expected `int` >= 1",
     ),
     "too few samples": (
         with_value(5, lambda v: legs(v)["auto"]["ns"].pop()),

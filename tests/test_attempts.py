@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from factories import STUDY_YAML, make_case, make_fingerprint, make_record, make_session, make_study, write_session
 
-from studytool import attempts, schedule
+from studytool import attempts, jsonl, schedule
 from studytool.attempts import Attempt
 from studytool.errors import RecordError
 from studytool.grid import case_digest
@@ -34,7 +34,9 @@ def _in_order(record: Record) -> Record:
 
 
 def _load(root: Path, split: Split = Split.TRAIN, cases: dict[str, Case] = CASES) -> list[Attempt]:
-    return attempts.load(STUDY, StudyPlace(root, "tiny").results("bf16"), root, split, cases)
+    return attempts.load(
+        STUDY, jsonl.read_all(StudyPlace(root, "tiny").results("bf16").records, root), root, split, cases
+    )
 
 
 def _said(root: Path) -> str:

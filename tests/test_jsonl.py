@@ -148,9 +148,15 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "NaN ns": (lambda r: _leg(r, ns=[float("nan")]), "not a record: JSON is malformed: invalid character"),
     "unknown status": (lambda r: r.update(status="fine"), "not a record: Invalid enum value 'fine' - at `$.status`"),
-    "zero time": (lambda r: _leg(r, ns=[1, 1, 0, 1]), "leg auto: a time that is not positive"),
-    "negative time": (lambda r: _leg(r, ns=[1, 1, 1, -1]), "leg auto: a time that is not positive"),
-    "negative host time": (lambda r: _leg(r, host_ns=[0, 0, -1, 0]), "leg auto: a time that is not positive"),
+    "zero time": (lambda r: _leg(r, ns=[1, 1, 0, 1]), "not a record: Expected `int` >= 1 - at `$.legs[...].ns[2]`"),
+    "negative time": (
+        lambda r: _leg(r, ns=[1, 1, 1, -1]),
+        "not a record: Expected `int` >= 1 - at `$.legs[...].ns[3]`",
+    ),
+    "negative host time": (
+        lambda r: _leg(r, host_ns=[0, 0, -1, 0]),
+        "not a record: Expected `int` >= 0 - at `$.legs[...].host_ns[2]`",
+    ),
     "a leg twice in a block": (
         lambda r: r.update(order=DOUBLE_LEG),
         "a block that does not have each leg once",

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from devices import health_of, log_ratio, measured
 from factories import make_case, make_fingerprint, make_leg, make_record, make_session, write_session
 
-from studytool import frame, noise, schedule, stats
+from studytool import noise, rows, schedule, stats
 from studytool.grid import case_digest
 from studytool.model import LEGS, Record
 from studytool.noise import Health
@@ -233,9 +232,9 @@ def test_health_reads_the_checks_of_its_record() -> None:
     assert math.isnan(noise.health(make_record(), 1).probe)
 
 
-def _table(folder: Path, *records: Record) -> pd.DataFrame:
+def _cells(folder: Path, *records: Record) -> dict[rows.Cell, list[rows.Row]]:
     session = make_session(fingerprint=make_fingerprint())
-    return frame.repeats([write_session(folder / "train-01-001.jsonl", session, records)])
+    return rows.timed_cells(rows.rows([write_session(folder / "train-01-001.jsonl", session, records)]))
 
 
 @pytest.mark.parametrize(("scale", "code"), [(1.024, ""), (1.026, "CONTROL")])
@@ -244,7 +243,7 @@ def test_control_of_the_study_is_the_control_of_each_case(tmp_path: Path, scale:
     cases = [make_case(s_kv=64 * number) for number in range(1, 4)]
     slow = {leg: make_leg([round(200_000 * scale)] * 4) for leg in ("auto", "default")}
     records = [make_record(of=case, legs={**make_record().legs, **slow}) for case in cases[1:]]
-    found = frame.codes(_table(tmp_path, make_record(of=cases[0]), *records), LIMIT)
+    found = rows.codes(_cells(tmp_path, make_record(of=cases[0]), *records), LIMIT)
 
     assert found == {(case_digest(case), "eager-warm"): code for case in cases}
 
@@ -252,7 +251,7 @@ def test_control_of_the_study_is_the_control_of_each_case(tmp_path: Path, scale:
 def test_without_a_control_no_case_is_well(tmp_path: Path) -> None:
     """Where no legs ran one plan there is no noise floor, and each case says CONTROL."""
     legs = {leg: make_leg(plan=number) for number, leg in enumerate(LEGS)}
-    found = frame.codes(_table(tmp_path, make_record(legs=legs)), LIMIT)
+    found = rows.codes(_cells(tmp_path, make_record(legs=legs)), LIMIT)
 
     assert list(found.values()) == ["CONTROL"]
 
@@ -268,6 +267,6 @@ def test_carry_over_of_the_study_is_that_of_each_case(tmp_path: Path, carry_ppm:
             )
             legs = {"legs": one.legs, "order": one.order, "checks": one.checks}
             records.append(make_record(of=make_case(s_kv=s_kv), repeat=repeat, **legs))
-    found = frame.codes(_table(tmp_path, *records), LIMIT)
+    found = rows.codes(_cells(tmp_path, *records), LIMIT)
 
     assert set(found.values()) == {code}

@@ -16,7 +16,7 @@ from factories import (
     write_session,
 )
 
-from studytool import frame, studyjson, summary
+from studytool import frame, rows, studyjson, summary
 from studytool.attempts import Attempt
 from studytool.grid import case_digest
 from studytool.jsonl import SessionFile
@@ -33,6 +33,14 @@ def _file(folder: Path, *records: Record, tick_ns: int = 1) -> SessionFile:
 
 def _table(folder: Path, *records: Record, tick_ns: int = 1) -> pd.DataFrame:
     return frame.repeats([_file(folder, *records, tick_ns=tick_ns)])
+
+
+def _rows(folder: Path, *records: Record) -> list[rows.Row]:
+    return rows.rows([_file(folder, *records)])
+
+
+def _cells(folder: Path, *records: Record) -> dict[rows.Cell, list[rows.Row]]:
+    return rows.timed_cells(_rows(folder, *records))
 
 
 def _record(scale: dict[str, float], plans: dict[str, int] | None = None, **changes: Any) -> Record:
@@ -52,7 +60,7 @@ def test_row_of_a_record(tmp_path: Path) -> None:
     assert row["ln_backend_frost"] == pytest.approx(math.log(2))
     assert row["ln_frost_auto"] == pytest.approx(-math.log(2))
     assert row["ln_auto_default"] == 0
-    assert [row[f"alias_{a}_{b}"] for a, b in frame.PAIRS] == [False, True, True, False, False, True]
+    assert [row[f"alias_{a}_{b}"] for a, b in rows.PAIRS] == [False, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("answers", [[True, False, None], [True, False], [None]])
@@ -70,7 +78,7 @@ def test_failed_record_has_no_times(tmp_path: Path) -> None:
     (row,) = _table(tmp_path, make_record(status=Status.CRASHED, error="signal 11", legs=legs)).to_dict("records")
 
     assert (row["status"], row["error"], row["backend_plan"], row["auto_plan"]) == ("crashed", "signal 11", "1", "")
-    assert all(math.isnan(row[f"ln_{a}_{b}"]) for a, b in frame.PAIRS)
+    assert all(math.isnan(row[f"ln_{a}_{b}"]) for a, b in rows.PAIRS)
     assert all(math.isnan(row[f"{leg}_ns"]) for leg in LEGS)
 
 
@@ -112,9 +120,9 @@ def test_steady_unless_the_record_says_otherwise(tmp_path: Path) -> None:
 def test_control_is_found_by_plan(tmp_path: Path) -> None:
     """Legs that ran one plan are the control, whatever they are called: here frost leads and auto follows it."""
     scale = {"frost": 0.5, "auto": 0.51}
-    table = _table(tmp_path, _record(scale, {"auto": 5}), _record(scale, {"auto": 5}, repeat=2))
+    cells = _cells(tmp_path, _record(scale, {"auto": 5}), _record(scale, {"auto": 5}, repeat=2))
 
-    assert frame.control(table) == pytest.approx([0.0, math.log(0.5 / 0.51)])
+    assert rows.control(cells) == pytest.approx([0.0, math.log(0.5 / 0.51)])
 
 
 def test_control_looks_at_knobs_and_not_at_names(tmp_path: Path) -> None:
@@ -126,23 +134,24 @@ def test_control_looks_at_knobs_and_not_at_names(tmp_path: Path) -> None:
         Plan(engine=7, name="a"),
     ]
     legs = {leg: LegRecord(plan=plan, inner=1, ns=(9,) * BLOCKS) for leg, plan in zip(LEGS, plans, strict=True)}
-    table = _table(tmp_path, make_record(legs=legs))
+    file = _file(tmp_path, make_record(legs=legs))
+    table = frame.repeats([file])
 
-    assert [pair for pair in frame.PAIRS if table[f"alias_{pair[0]}_{pair[1]}"].all()] == [("backend", "frost")]
-    assert frame.control(table) == [0.0]
+    assert [pair for pair in rows.PAIRS if table[f"alias_{pair[0]}_{pair[1]}"].all()] == [("backend", "frost")]
+    assert rows.control(rows.timed_cells(rows.rows([file]))) == [0.0]
 
 
 def test_control_needs_one_plan_in_all_repeats(tmp_path: Path) -> None:
     """Legs that ran one plan in one repeat and two in another are no control."""
     other = {"backend": 1, "auto": 2, "default": 3}
-    table = _table(tmp_path, _record({}), _record({}, other, repeat=2), _record({"auto": 1.02}, of=OTHER))
+    cells = _cells(tmp_path, _record({}), _record({}, other, repeat=2), _record({"auto": 1.02}, of=OTHER))
 
-    assert frame.control(table) == pytest.approx([-math.log(1.02), 0.0, math.log(1.02)])
+    assert rows.control(cells) == pytest.approx([-math.log(1.02), 0.0, math.log(1.02)])
 
 
 def test_control_is_per_case_and_regime(tmp_path: Path) -> None:
     """Repeats are averaged within a case and regime, and failed lines count for nothing."""
-    table = _table(
+    cells = _cells(
         tmp_path,
         _record({"auto": 1.02}, {"default": 9}),
         _record({"auto": 1.04}, {"default": 9}, repeat=2),
@@ -150,7 +159,7 @@ def test_control_is_per_case_and_regime(tmp_path: Path) -> None:
         make_record(status=Status.TIMEOUT, repeat=3),
     )
 
-    assert sorted(frame.control(table)) == pytest.approx([-math.log(1.10), -math.log(1.02 * 1.04) / 2])
+    assert sorted(rows.control(cells)) == pytest.approx([-math.log(1.10), -math.log(1.02 * 1.04) / 2])
 
 
 def test_band_is_the_95th_percentile_of_the_control(tmp_path: Path) -> None:
@@ -162,22 +171,22 @@ def test_band_is_the_95th_percentile_of_the_control(tmp_path: Path) -> None:
         legs["backend"] = make_leg([10**9] * BLOCKS)
         records.append(make_record(legs=legs, of=make_case(s_kv=64 * number)))
 
-    assert frame.band(_table(tmp_path, *records)) == pytest.approx(0.01905)
+    assert rows.band(_cells(tmp_path, *records)) == pytest.approx(0.01905)
 
 
 def test_no_alias_no_band(tmp_path: Path) -> None:
     """Four legs with four plans have no control, and so has no record at all."""
     plans = {"backend": 1, "auto": 2, "default": 3}
 
-    assert frame.band(_table(tmp_path, _record({}, plans))) is None
-    assert frame.band(frame.repeats([])) is None
+    assert rows.band(_cells(tmp_path, _record({}, plans))) is None
+    assert rows.band(rows.timed_cells(rows.rows([]))) is None
 
 
 def test_interval_of_a_pair_has_a_sign(tmp_path: Path) -> None:
     """ln(a/b) is below 0 where a is faster; the pair the other way round is its mirror, bounds exchanged."""
     records = [_record({"frost": scale}, repeat=n) for n, scale in enumerate((0.4, 0.5, 0.625), 1)]
-    table = _table(tmp_path, *records)
-    one, other = (frame.pair_interval(table, *pair, 0.95) for pair in (("frost", "backend"), ("backend", "frost")))
+    found = _rows(tmp_path, *records)
+    one, other = (rows.pair_interval(found, *pair, 0.95) for pair in (("frost", "backend"), ("backend", "frost")))
     half = 4.302652729911275 * math.log(1.25) / math.sqrt(3)
 
     assert one == pytest.approx((math.log(0.5), math.log(0.5) - half, math.log(0.5) + half))
@@ -192,7 +201,7 @@ def test_leg_time_is_a_median_of_medians(tmp_path: Path) -> None:
         for n, ns in enumerate(blocks, 1)
     ]
 
-    assert frame.leg_ns(_table(tmp_path, *records), "frost") == 25.0
+    assert rows.leg_ns(_rows(tmp_path, *records), "frost") == 25.0
 
 
 def _summarise(folder: Path, *records: Record) -> studyjson.Summary:
@@ -256,9 +265,9 @@ def test_leg_keeps_its_plan_in_all_repeats(tmp_path: Path, leg: str) -> None:
 def test_changed_plan_comes_after_a_bad_line(tmp_path: Path) -> None:
     """Where a line is not ok its status counts, whatever plans the legs ran."""
     crashed = make_record(repeat=3, status=Status.CRASHED, error="signal 11")
-    table = _table(tmp_path, _record({}), _record({}, {"auto": 2}, repeat=2), crashed)
+    found = _rows(tmp_path, _record({}), _record({}, {"auto": 2}, repeat=2), crashed)
 
-    assert summary.worst_status(table) == (Status.CRASHED, "signal 11")
+    assert rows.worst_status(found) == (Status.CRASHED, "signal 11")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +284,7 @@ def test_worst_status_goes_by_repeat_and_regime(tmp_path: Path) -> None:
     """Of several bad lines the first repeat counts, and within it the first regime by name."""
     lines = [(2, "a", Status.ERROR), (1, "b", Status.TIMEOUT), (1, "a", Status.CRASHED), (3, "a", Status.REFUSED)]
     records = [make_record(repeat=n, regime=regime, status=status, error=regime) for n, regime, status in lines]
-    table = _table(tmp_path, *records, make_record(repeat=4))
+    found = _rows(tmp_path, *records, make_record(repeat=4))
 
-    assert summary.worst_status(table) == (Status.CRASHED, "a")
-    assert summary.worst_status(table[table["status"] == "ok"]) == (Status.OK, "")
+    assert rows.worst_status(found) == (Status.CRASHED, "a")
+    assert rows.worst_status([row for row in found if row.status is Status.OK]) == (Status.OK, "")
