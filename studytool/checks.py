@@ -8,11 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from studytool import chain, digest, fingerprint, gate, ledger, lines, results
+from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results
 from studytool.attempts import Attempt, Job
-from studytool.errors import CannotSayError, StudyError
+from studytool.digest import sha256
+from studytool.errors import CannotSayError, NotApplicableError, StudyError
 from studytool.files import read_bytes
 from studytool.freeze import first_difference
+from studytool.layout import StudyPlace
 from studytool.ledger import Event
 from studytool.metrics import condition_text, metric_text, ratio_text
 from studytool.model import Record, Split, Status
@@ -88,7 +90,7 @@ def _fit_text(found: Found) -> str:
 def _lines(found: Found) -> str:
     text = _fit_text(found).encode()
     _same(found.job, read_bytes(found.job.results.lines), text, found.job.results.lines)
-    if digest.sha256(text) != _applied(found).body["lines"]:
+    if sha256(text) != _applied(found).body["lines"]:
         raise StudyError(f"{found.job.place.shown(found.job.results.lines)}: not the lines that were applied")
     applied, decide = _applied(found).body, found.job.study.decide
     if (applied["margin_ppm"], applied["scope"]) != (decide.margin_ppm, decide.scope):
@@ -103,7 +105,7 @@ def _table(found: Found) -> str:
     own = _fit_text(found)
     data = read_bytes(path)
     last = ledger.last(found.events, "apply")
-    if last is None or digest.sha256(data) != last.body["table"]:
+    if last is None or sha256(data) != last.body["table"]:
         raise StudyError(f"{shown}:{_strange_line(found.job, data, own)}: not the table that was applied last")
     table = lines.read_table(data, shown)
     if lines.entries_digest(table, found.job.study.row, found.job.dtype) != _applied(found).body["entries"]:
@@ -167,6 +169,59 @@ def _lookups(found: Found) -> str:
     return f"{len(records)} records, each as the table says"
 
 
+def _attempts(found: Found) -> str:
+    """Return the attempts at the hold-out; one that did not pass with the same entries is not passed over."""
+    number, verdict = found.scored["attempts"]["holdout"], found.scored["verdict"]
+    told = []
+    for row in (row for row in found.scored["unscored"] if row["split"] == Split.HOLDOUT):
+        why = found.scored["reasons"].get(f"holdout attempt {number}", "no reason")
+        if row["verdict"] == "FAIL" and verdict == "PASS":
+            raise StudyError(
+                f"timed again until it passed: attempt {row['attempt']} says FAIL, attempt {number} PASS, with the same"
+                f" entries ({why})"
+            )
+        whole = f"whole, {row['verdict'] or 'other entries'}"
+        state = whole if row["lines"] == row["planned"] else f"{row['lines']} of {row['planned']} lines"
+        told.append(f"attempt {row['attempt']}: {state}; attempt {number} was made because: {why}")
+    return "; ".join(told) or "the first attempt is the only one"
+
+
+def _unseen(found: Found) -> str:
+    """Return that no other study here measured a hold-out case before this one did."""
+    job = found.job
+    began = results.complete_attempt(job).files[0].session.started
+    others = sorted(
+        path for path in (job.place.root / "studies").glob("*/study.yaml") if path.parent != job.place.folder
+    )
+    if not others:
+        raise NotApplicableError("no other study is here")
+    for place in (StudyPlace(job.place.root, path.parent.name) for path in others):
+        frozen = {sha256(line) for path in place.frozen.glob(f"{job.dtype}.*.jsonl") for line in _lines_of(path)}
+        records = place.results(job.dtype).records
+        for file in jsonl.read_all(records, job.place.root) if frozen & job.cases.keys() else ():
+            seen = sorted({record.case for record in file.records} & job.cases.keys())
+            if seen and file.session.started <= began:
+                raise StudyError(
+                    f"{job.place.shown(file.path)}: measured {len(seen)} hold-out cases before, such as"
+                    f" {job.cases[seen[0]].label}"
+                )
+    return f"{len(others)} other studies here measured none of its cases before"
+
+
+def _lines_of(path: Path) -> list[bytes]:
+    return [line for line in read_bytes(path).split(b"\n") if line]
+
+
+def _routing(found: Found) -> str:
+    rows = found.scored["routing"]
+    if not rows:
+        raise NotApplicableError("no routing case was declared")
+    moved = [row["label"] for row in rows if row["auto"] != row["default"] or row["status"] != Status.OK]
+    if moved:
+        raise StudyError(f"{len(moved)} of {len(rows)} routing cases do not keep their plan, such as {moved[0]}")
+    return f"{len(rows)} of {len(rows)} graphs that the table must leave alone keep their plan"
+
+
 def _numerics(found: Found) -> str:
     wrong = [where for where, record, _ in _scored_records(found) if record.status is Status.WRONG_RESULT]
     if wrong:
@@ -185,8 +240,13 @@ def _score(found: Found) -> str:
 def _report(found: Found) -> str:
     if not found.job.results.report.is_file():
         raise CannotSayError("no report yet; run `studytool report`")
-    expected = results.report_of(found.job, found.train, found.scored, found.events).encode()
-    _same(found.job, read_bytes(found.job.results.report), expected, found.job.results.report)
+    path = found.job.results.report
+    there, expected = read_bytes(path), results.report_of(found.job, found.train, found.scored, found.events).encode()
+    known = set(expected.split(b"\n"))
+    strange = [number for number, line in enumerate(there.split(b"\n"), 1) if line not in known]
+    if strange:
+        raise StudyError(f"{found.job.place.shown(path)}:{strange[0]}: no number stands behind {len(strange)} lines")
+    _same(found.job, there, expected, path)
     return "written again, byte for byte"
 
 
@@ -220,7 +280,10 @@ CHECKS: list[tuple[str, Callable[[Found], str]]] = [
     ("table", _table),
     ("one kind of machine", _comparable),
     ("hold-out after the fit", _order),
+    ("hold-out attempts", _attempts),
+    ("unseen hold-out", _unseen),
     ("look-ups", _lookups),
+    ("routing", _routing),
     ("numerics", _numerics),
     ("score.json", _score),
     ("report.md", _report),

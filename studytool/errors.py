@@ -7,8 +7,10 @@ StudyError                  exit 2: bad usage or bad input
 ├── LedgerError             a ledger cannot be read, or its chain is broken
 ├── TableError              table or lines text is not what a table may be
 ├── SummaryError            study.json cannot be read
+├── BundleError             an archive cannot be packed or unpacked
 ├── DeviceError             this machine cannot measure what the study asks for
 ├── CheckFailedError        exit 1: a check did not hold (gate, replay, --check)
+├── NotApplicableError      a check of a replay has nothing to look at; no command ends with it
 └── CannotSayError          exit 3: incomplete or inconclusive; nothing is wrong, but there is no answer yet
 """
 
@@ -43,6 +45,10 @@ class SummaryError(StudyError):
     """study.json cannot be read; the message names what was found and expected."""
 
 
+class BundleError(StudyError):
+    """An archive cannot be packed, or is not one that may be unpacked; the message names the file in it."""
+
+
 class DeviceError(StudyError):
     """The machine at hand cannot measure what the study asks for."""
 
@@ -51,6 +57,10 @@ class CheckFailedError(StudyError):
     """A check did not hold: a gate, a replay, or a comparison that was asked for."""
 
     exit_code = 1
+
+
+class NotApplicableError(StudyError):
+    """A check has nothing to look at here."""
 
 
 class CannotSayError(StudyError):

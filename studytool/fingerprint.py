@@ -40,7 +40,7 @@ def take(engine: Engine, clock: Clock) -> Fingerprint:
     sources = [path for pattern in _MEASURING for path in package.glob(pattern)]
     return Fingerprint(
         board=facts.board or _processor(),
-        uuid=facts.uuid or _machine_id(),
+        uuid=sha256(facts.uuid.encode())[:16] if facts.uuid else _machine_id(),
         cc=facts.cc,
         cores=os.cpu_count() or 0,
         memory_bytes=facts.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -1,5 +1,6 @@
 """Freeze a study's cases and gate: written once, hashed, checked disjoint; verified before everything after it."""
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,7 +17,7 @@ from studytool.files import read_bytes, sync_folder, write_atomic
 from studytool.grid import case_line, differences_missing, expand
 from studytool.layout import StudyPlace
 from studytool.metrics import condition_text
-from studytool.model import Case, Split, Study
+from studytool.model import NAME, Case, Split, Study
 
 Cases = dict[Split, dict[str, Case]]
 
@@ -144,7 +145,7 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
         return None, [f"{shown}: not there; expected `studytool freeze` to have been run"]
     data = read_bytes(place.manifest, FrozenError)
     try:
-        manifest = decode(data, Manifest, f"{shown}:1", "manifest", FrozenError)
+        manifest = manifest_of(data, shown)
     except FrozenError as error:
         return None, [str(error)]
     problems = []
@@ -173,6 +174,15 @@ def _file_problem(place: StudyPlace, name: str, expected: bytes | None, hashed: 
     return [] if sha256(found) == hashed else [f"{shown}: sha256 {sha256(found)}; MANIFEST.json has {hashed}"]
 
 
+def manifest_of(data: bytes, shown: str) -> Manifest:
+    """Return the manifest in a MANIFEST.json's bytes; FrozenError, naming the file as `shown`, where it is none."""
+    manifest = decode(data, Manifest, f"{shown}:1", "manifest", FrozenError)
+    for name in (manifest.name, *(earlier.name for earlier in manifest.disjoint_from)):
+        if re.fullmatch(NAME, name) is None:
+            raise FrozenError(f"{shown}:1: not a manifest: found study {name[:100]!r}; expected a study's name")
+    return manifest
+
+
 def first_difference(found: bytes, expected: bytes) -> int:
     """Return the number of the first line in which two files differ."""
     pairs = zip(found.split(b"\n"), expected.split(b"\n"), strict=False)
@@ -193,7 +203,7 @@ def _check_disjoint(study: Study, cases: Cases) -> None:
 def _check_excluded(cases: Cases, path: Path) -> Exclusion:
     """Return the exclusion of one manifest after checking its files and that no case of it is in the hold-out."""
     data = read_bytes(path, FrozenError)
-    manifest = decode(data, Manifest, str(path), "manifest", FrozenError)
+    manifest = manifest_of(data, str(path))
     for name, hashed in sorted(manifest.files.items()):
         if not name.endswith(".jsonl"):
             continue
@@ -206,3 +216,25 @@ def _check_excluded(cases: Cases, path: Path) -> Exclusion:
                 label = cases[split][shared[0]].label
                 raise FrozenError(f"{path}: {len(shared)} {split} cases are in {manifest.name}, such as {label}")
     return Exclusion(name=manifest.name, sha256=sha256(data))
+
+
+def disjoint(frozen: Frozen, place: StudyPlace) -> str:
+    """Return what the hold-out and routing cases were held against; FrozenError for a case that is there, too.
+
+    Earlier studies are held against as far as their frozen cases are beside those of this one.
+    """
+    train = frozen.cases[Split.TRAIN]
+    for split in (Split.HOLDOUT, Split.ROUTING):
+        if shared := sorted(train.keys() & frozen.cases.get(split, {}).keys()):
+            raise FrozenError(f"{len(shared)} {split} cases are train cases, such as {train[shared[0]].label}")
+    told = "train, hold-out and routing share no case"
+    for earlier in frozen.manifest.disjoint_from:
+        path = StudyPlace(place.root, earlier.name).manifest
+        if not path.is_file():
+            told += f"; {earlier.name} sha256:{earlier.sha256[:12]} is not here"
+            continue
+        found = _check_excluded(frozen.cases, path)
+        if found != earlier:
+            raise FrozenError(f"{place.shown(path)}: sha256 {found.sha256}; held against was {earlier.sha256}")
+        told += f"; nor with {earlier.name}"
+    return told

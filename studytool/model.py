@@ -11,6 +11,9 @@ from studytool.runtime import key
 SCHEMA = 1
 """Version of every file that studytool writes; a reader refuses any other."""
 
+NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What the name of a study, which is that of its folder, and of a row may be."""
+
 LEGS = ("backend", "frost", "auto", "default")
 OPS, MASKS = ("sdpa_fwd", "sdpa_bwd", "sdpa_fwd_bwd"), ("none", "tl", "br")
 DTYPES = ("f32", "bf16", "f16", "fp8")

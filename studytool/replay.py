@@ -4,18 +4,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from studytool import chain, checks, freeze, ledger
 from studytool.attempts import Job, Kept
-from studytool.errors import CannotSayError, StudyError
+from studytool.errors import CannotSayError, NotApplicableError, StudyError
 from studytool.freeze import Frozen
 from studytool.layout import StudyPlace
 from studytool.model import Split, Study
 
-OK, FAIL, UNSAID = "ok", "FAIL", "cannot say"
+OK, FAIL, UNSAID, NOT_APPLICABLE = "ok", "FAIL", "cannot say", "n/a"
 
 
 class Check(NamedTuple):
-    """One line of the check list: `state` is ok, FAIL or cannot say; `figure` is what was found."""
+    """One line of the check list: `state` is ok, FAIL, cannot say or n/a; `figure` is what was found."""
 
     dtype: str
     name: str
@@ -23,8 +25,11 @@ class Check(NamedTuple):
     figure: str
 
 
-def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[Check]:
-    """Return the check list of a study and of each dtype that has results (or of those asked for)."""
+def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = (), posted: str | None = None) -> list[Check]:
+    """Return the check list of a study and of each dtype that has results (or of those asked for).
+
+    `posted` is the manifest's SHA-256 that was posted before anything was timed.
+    """
     frozen, problems = freeze.check(study, place)
     found = [Check("", "frozen files", FAIL, problem) for problem in problems]
     dtypes = only or tuple(d for d in study.dtypes if place.results(d).folder.is_dir())
@@ -33,7 +38,8 @@ def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = ()) -> list[
     if not problems:
         counts = ", ".join(f"{count} {split}" for split, count in sorted(frozen.manifest.counts.items()))
         found.append(Check("", "frozen files", OK, f"{len(frozen.manifest.files)} files, {counts}"))
-    found.append(_guarded("", "disjoint", lambda: _disjoint(frozen)))
+    found.append(_guarded("", "posted beforehand", lambda: _posted(frozen, posted)))
+    found.append(_guarded("", "disjoint", lambda: freeze.disjoint(frozen, place)))
     if not dtypes:
         return [*found, Check("", "results", UNSAID, "no dtype has results")]
     missing = [dtype for dtype in study.dtypes if dtype not in dtypes and not only]
@@ -51,26 +57,36 @@ def conclusion(found: list[Check]) -> tuple[str, int]:
         return f"does not hold: {failed} of {len(found)} checks fail", 1
     if unsaid:
         return f"cannot say: {unsaid} of {len(found)} checks have no answer yet", 3
-    return f"holds: all {len(found)} checks are ok", 0
+    known = sum(check.state == OK for check in found)
+    return f"holds: {known} checks are ok, {len(found) - known} do not apply", 0
+
+
+def as_json(found: list[Check], planned: list[str]) -> bytes:
+    """Return a check list, what it ends with, and what is planned for cuDNN, as JSON."""
+    sentence, code = conclusion(found)
+    told = {"checks": [check._asdict() for check in found], "planned": planned, "says": sentence, "exit": code}
+    return msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
 
 
 def _guarded(dtype: str, name: str, run: Callable[[], str]) -> Check:
     try:
         return Check(dtype, name, OK, run())
+    except NotApplicableError as error:
+        return Check(dtype, name, NOT_APPLICABLE, str(error))
     except CannotSayError as error:
         return Check(dtype, name, UNSAID, str(error))
     except StudyError as error:
         return Check(dtype, name, FAIL, str(error))
 
 
-def _disjoint(frozen: Frozen) -> str:
-    train = frozen.cases[Split.TRAIN]
-    for split in (Split.HOLDOUT, Split.ROUTING):
-        if shared := sorted(train.keys() & frozen.cases.get(split, {}).keys()):
-            raise StudyError(f"{len(shared)} {split} cases are train cases, such as {train[shared[0]].label}")
-    others = ", ".join(other.name for other in frozen.manifest.disjoint_from)
-    told = f"; when frozen, nor with {others} (not checked here)" if others else ""
-    return f"train, hold-out and routing share no case{told}"
+def _posted(frozen: Frozen, posted: str | None) -> str:
+    if posted is None:
+        raise NotApplicableError(
+            f"no --expect was given; sha256:{frozen.sha256} agrees with the records, whenever both were made"
+        )
+    if posted != frozen.sha256:
+        raise StudyError(f"the manifest is sha256:{frozen.sha256}; posted was sha256:{posted}")
+    return f"sha256:{posted}"
 
 
 def _dtype_checks(job: Job) -> Iterator[Check]:

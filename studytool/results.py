@@ -49,12 +49,8 @@ def score_of(job: Job, found: Train) -> dict[str, Any]:
     holdout = complete_attempt(job)
     routing_job = job._replace(split=Split.ROUTING)
     routing = complete_attempt(routing_job) if routing_job.cases else None
-    unscored = []
     scored = {Split.TRAIN: found.summary.attempt, Split.HOLDOUT: holdout.number}
     scored |= {Split.ROUTING: routing.number} if routing else {}
-    for split, number in scored.items():
-        others = job._replace(split=split).attempts()
-        unscored += [(split, attempt) for attempt in others if attempt.number != number]
     inputs = score.Inputs(
         study=job.study,
         dtype=job.dtype,
@@ -64,10 +60,23 @@ def score_of(job: Job, found: Train) -> dict[str, Any]:
         holdout_cases=job.cases,
         routing=routing,
         routing_cases=routing_job.cases,
-        unscored=unscored,
-        has_entries=holdout.files[0].session.entries != lines.NO_ENTRIES,
+        unscored=(),
     )
-    return score.score(inputs)
+    others = [
+        (split, attempt)
+        for split, number in scored.items()
+        for attempt in job._replace(split=split).attempts()
+        if attempt.number != number
+    ]
+    return score.score(inputs._replace(unscored=[_unscored(inputs, *other) for other in others]))
+
+
+def _unscored(inputs: score.Inputs, split: Split, attempt: Attempt) -> score.Unscored:
+    """Return an attempt that is not scored, with what the gate would say of a whole one with the same entries."""
+    same = attempt.files[0].session.entries == inputs.holdout.files[0].session.entries
+    if split is not Split.HOLDOUT or attempt.missing or not same:
+        return score.Unscored(split, attempt, "")
+    return score.Unscored(split, attempt, str(score.score(inputs._replace(holdout=attempt))["verdict"]))
 
 
 def score_bytes(found: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 
 from studytool import gate, rows, stats, tally
 from studytool.attempts import Attempt
+from studytool.lines import NO_ENTRIES
 from studytool.metrics import METRICS, PPM, condition_text
 from studytool.model import LEGS, SCHEMA, Case, Split, Status, Study
 from studytool.rows import Row
@@ -21,6 +22,14 @@ from studytool.studyjson import Summary
 Json = dict[str, object]
 BETTER_HIGH = frozenset({"auto_over_default_min", "closed_gap"})
 """Metrics whose worst over the regimes is the lowest."""
+
+
+class Unscored(NamedTuple):
+    """An attempt that is not scored; `verdict` is what the gate would say of a whole one with the same entries."""
+
+    split: Split
+    attempt: Attempt
+    verdict: str
 
 
 class Inputs(NamedTuple):
@@ -34,8 +43,7 @@ class Inputs(NamedTuple):
     holdout_cases: Mapping[str, Case]
     routing: Attempt | None
     routing_cases: Mapping[str, Case]
-    unscored: Sequence[tuple[Split, Attempt]]
-    has_entries: bool
+    unscored: Sequence[Unscored]
 
 
 class _Timed(NamedTuple):
@@ -110,8 +118,14 @@ def _sources(inputs: Inputs) -> Json:
             if attempt and attempt.files[0].session.reason
         },
         "unscored": [
-            {"split": str(split), "attempt": attempt.number, "lines": attempt.found, "planned": attempt.planned}
-            for split, attempt in inputs.unscored
+            {
+                "split": str(split),
+                "attempt": attempt.number,
+                "lines": attempt.found,
+                "planned": attempt.planned,
+                "verdict": verdict,
+            }
+            for split, attempt, verdict in inputs.unscored
         ],
     }
 
@@ -253,7 +267,7 @@ def _open(
     reached = any(item.entry["lookup"] is not None for item in timed)
     reasons = {
         "the A/A band is above the noise limit or unknown": not holds,
-        "no hold-out case reaches an entry": inputs.has_entries and not reached,
+        "no hold-out case reaches an entry": inputs.holdout.files[0].session.entries != NO_ENTRIES and not reached,
         f"{failed} hold-out cases failed": failed > 0,
         "a condition has no value": any(item.holds is None for item in checked),
     }

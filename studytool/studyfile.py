@@ -19,11 +19,10 @@ from studytool.errors import StudyFileError
 from studytool.files import read_bytes
 from studytool.looks import FIRST_LOOK
 from studytool.metrics import METRICS, PPM, Condition
-from studytool.model import Decide, Grid, Protocol, Split, SplitSpec, Study, Threshold
+from studytool.model import NAME, Decide, Grid, Protocol, Split, SplitSpec, Study, Threshold
 from studytool.runtime import key
 from studytool.yamlnode import Mapping, Node, decimal_ppm, load
 
-_NAME = r"[a-z][a-z0-9_]{0,63}"
 _MAX_SIZE = 10**9
 Words = dict[str, tuple[str, ...]]
 
@@ -40,7 +39,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
     schema = top.need("schema", lambda node: node.integer(0, 10**6))
     if schema != model.SCHEMA:
         raise top.need("schema", lambda node: node).error(f"found {schema}; this version reads {model.SCHEMA}")
-    name = top.need("name", lambda node: node.text(_NAME, "lower-case letters, digits and _"))
+    name = top.need("name", lambda node: node.text(NAME, "lower-case letters, digits and _"))
     if name != folder:
         raise top.need("name", lambda node: node).error(f"found {name}; expected the folder's name, {folder}")
     engine = top.need("engine", lambda node: node.choice(model.ENGINES))
@@ -77,7 +76,7 @@ def parse(data: bytes, shown: str, folder: str) -> Study:
 
 
 def _row(node: Node, rows: tuple[str, ...]) -> str:
-    return node.choice(rows) if rows else node.text(_NAME, "lower-case letters, digits and _")
+    return node.choice(rows) if rows else node.text(NAME, "lower-case letters, digits and _")
 
 
 def _choices(node: Node, allowed: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from studytool.costs import Budget
 from studytool.digest import line_marks, rank, sha256
 from studytool.errors import CannotSayError, DeviceError, LedgerError, StudyError
 from studytool.files import read_bytes, write_atomic
+from studytool.hosts import without_paths
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
 from studytool.model import Fingerprint, Record, Session, Split, Study
@@ -292,6 +293,6 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         clock_mhz=measured.clock_mhz,
         blocks=measured.blocks,
         checks={**measured.checks, "took_ns": measured.took_ns} if measured.took_ns else measured.checks,
-        error=measured.error,
+        error=without_paths(measured.error),
         prev="",
     )

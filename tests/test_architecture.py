@@ -14,7 +14,7 @@ PACKAGE = ROOT / "studytool"
 
 LAYERS: list[set[str]] = [
     {"errors", "runtime"},
-    {"files", "digest", "expression", "metrics"},
+    {"files", "digest", "expression", "metrics", "hosts"},
     {"model"},
     {"engine_terms", "decode", "labels"},
     {"layout", "grid", "schedule", "jsonl", "ledger", "stats", "lines", "studyjson", "yamlnode", "gate", "support"},
@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"attempts", "worker", "pipes"},
     {"process", "planning", "summary", "explain", "sensitivity", "costs"},
     {"timing", "tally", "report", "outlook"},
-    {"score", "prewarm", "stale"},
+    {"score", "prewarm", "stale", "bundle"},
     {"results"},
     {"chain", "predictions"},
     {"checks"},

@@ -32,6 +32,7 @@ for _command in (
     measuring.doctor,
     predicting.plan,
     predicting.stale,
+    reviewing.bundle,
     reviewing.replay,
 ):
     main.add_command(_command)

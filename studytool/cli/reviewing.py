@@ -1,7 +1,9 @@
-"""The commands that decide and review: gen, apply, score, report, replay."""
+"""The commands that decide and review: gen, apply, score, report, bundle, replay."""
 
+import re
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -146,14 +148,57 @@ def report(study: Path | None, dtype: str) -> None:
 
 
 @click.command()
+@study_argument
+@click.option("-o", "--output", type=PATH, required=True, help="The archive to write, such as study.tar.gz.")
+@click.option("--keep-host", is_flag=True, help="Pack it also where files tell of this machine, its user or its paths.")
+def bundle(study: Path | None, output: Path, keep_host: bool) -> None:
+    """Pack all that a replay of a study reads into one archive, the same bytes each time."""
+    from studytool import bundle as bundling
+    from studytool import freeze
+
+    declared, place = open_study(study)
+    packed = bundling.pack(declared, place, freeze.verify(declared, place), output, keep_host=keep_host)
+    click.echo(f"{output}: {packed.files} files, {packed.total_bytes} bytes, tar sha256:{packed.tar_sha256}")
+
+
+@click.command()
 @click.argument("path", type=PATH, required=False)
+@click.option("--expect", metavar="sha256:HEX", help="The manifest's hash that was posted before anything was timed.")
+@click.option("--json", "as_json", is_flag=True, help="The check list as JSON.")
 @click.option("--board", help="The board to predict plans for.  [default: the one of the records]")
 @click.option("--cudnn", help="The cuDNN version to predict plans under.  [default: that of the records]")
-def replay(path: Path | None, board: str | None, cudnn: str | None) -> None:
+def replay(path: Path | None, expect: str | None, as_json: bool, board: str | None, cudnn: str | None) -> None:
     """Check every hash, regenerate every line and recompute every number of a study, without the device.
 
-    PATH is a folder studies/NAME or studies/NAME/DTYPE with frozen_cases/NAME beside studies.
+    PATH is an archive that `bundle` wrote, or a folder studies/NAME or studies/NAME/DTYPE with frozen_cases/NAME beside
+    studies.
     """
+    import tempfile
+
+    from studytool import bundle as bundling
+
+    posted = None if expect is None else _posted(expect)
+    if path is None or not path.is_file() or (path.absolute().parent / "study.yaml").is_file():
+        _replay(path, posted, board, cudnn, as_json=as_json)
+    with tempfile.TemporaryDirectory(prefix="studytool-") as folder:
+        try:
+            place = bundling.unpack(path, Path(folder))
+            _replay(place.folder, posted, board, cudnn, as_json=as_json)
+        except StudyError as error:
+            raise type(error)(str(error).replace(f"{folder}/", "")) from None
+
+
+def _posted(text: str) -> str:
+    match = re.fullmatch(r"sha256:([0-9a-f]{64})", text)
+    if match is None:
+        raise StudyError(
+            f"--expect: found {text}; expected sha256: and 64 hexadecimal digits, as `freeze` printed them"
+        )
+    return match[1]
+
+
+def _replay(path: Path | None, posted: str | None, board: str | None, cudnn: str | None, *, as_json: bool) -> NoReturn:
+    """Print the check list of a folder and exit with what it says."""
     from studytool import replay as replaying
 
     folder, only = path, ""
@@ -162,17 +207,22 @@ def replay(path: Path | None, board: str | None, cudnn: str | None) -> None:
     declared, place = open_study(folder)
     if only and only not in declared.dtypes:
         raise StudyError(f"{path}: found {only}; expected a study's folder, or that of {', '.join(declared.dtypes)}")
-    checks = replaying.replay(declared, place, (only,) if only else ())
-    for check in checks:
-        click.echo(printable(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}"))
+    if (board or cudnn) and declared.engine != "cudnn":
+        raise StudyError(f"{declared.path}: engine is {declared.engine}; only cudnn has plan lists to predict")
+    checks = replaying.replay(declared, place, (only,) if only else (), posted)
+    planned: list[str] = []
     if declared.engine == "cudnn":
         from studytool import predictions
 
         asked = predictions.Asked(board or "", cudnn) if board or cudnn else None
-        for line in predictions.beside(declared, place, (only,) if only else declared.dtypes, asked):
-            click.echo(printable(f"{'planned':10}  {line}"))
-    elif board or cudnn:
-        raise StudyError(f"{declared.path}: engine is {declared.engine}; only cudnn has plan lists to predict")
+        planned = list(predictions.beside(declared, place, (only,) if only else declared.dtypes, asked))
     sentence, code = replaying.conclusion(checks)
+    if as_json:
+        click.echo(replaying.as_json(checks, planned).decode(), nl=False)
+        sys.exit(code)
+    for check in checks:
+        click.echo(printable(f"{check.state:10}  {check.dtype:5}{check.name}: {check.figure}"))
+    for line in planned:
+        click.echo(printable(f"{'planned':10}  {line}"))
     click.echo(sentence)
     sys.exit(code)

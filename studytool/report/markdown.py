@@ -204,7 +204,8 @@ def _run(sources: Sources) -> str:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(score["statuses"].items()))
     failed = [f"- {row['status']}: {row['label']}: {row['error']}." for row in score["failed"]]
     left = [
-        f"- Unscored: {row['split']} attempt {row['attempt']} with {row['lines']} of {row['planned']} lines."
+        f"- Unscored: {row['split']} attempt {row['attempt']} with {row['lines']} of {row['planned']} lines"
+        + (f", of which the gate says {row['verdict']} with the same entries." if row["verdict"] else ".")
         for row in score["unscored"]
     ]
     left += [f"- {attempt} was made because: {reason}." for attempt, reason in sorted(score["reasons"].items())]
