@@ -113,6 +113,8 @@ def _seen(
     seen: set[Cell] = set()
     boards: dict[str, str] = {}
     previous = ""
+    row, cc, features = study.row, files[0].session.fingerprint.cc, study.class_key
+    classes = {digest: key.class_key(row, cc, features, case.fields) for digest, case in cases.items()}
     for file in files:
         name = file.path.relative_to(root).as_posix()
         if problem := _session_problem(study, file, files[0], previous):
@@ -129,9 +131,8 @@ def _seen(
                 raise RecordError(f"{where}: {case.label} repeat {record.repeat} is there twice")
             if boards.setdefault(record.case, prints.uuid) != prints.uuid:
                 raise RecordError(f"{where}: {case.label} was measured on two boards")
-            expected = key.class_key(study.row, prints.cc, study.class_key, case.fields)
-            if record.class_key != expected:
-                raise RecordError(f"{where}: class {record.class_key}; expected {expected}")
+            if record.class_key != classes[record.case]:
+                raise RecordError(f"{where}: class {record.class_key}; expected {classes[record.case]}")
             seen.add(cell)
             if record.order and record.order != schedule.block_orders(study.sha256, *cell, study.protocol.blocks):
                 raise RecordError(f"{where}: {case.label}: not the block orders of this study, case and repeat")

@@ -34,6 +34,20 @@ class Found:
         return results.train(self.job._replace(split=Split.TRAIN))
 
     @cached_property
+    def applied(self) -> Event:
+        """Return the event by which the dtype's lines went into the table last."""
+        own = ledger.last_apply(self.events, self.job.dtype)
+        if own is None:
+            raise CannotSayError("no lines of this dtype were applied yet")
+        return own
+
+    @cached_property
+    def fitted(self) -> str:
+        """Return the text of the lines that the records give with the margin and scope of those applied."""
+        body = self.applied.body
+        return results.lines_of(self.train, int(str(body["margin_ppm"])), str(body["scope"])).text
+
+    @cached_property
     def scored(self) -> dict[str, Any]:
         """Return the score."""
         return results.score_of(self.job, self.train)
@@ -75,24 +89,12 @@ def _same(job: Job, there: bytes, expected: bytes, path: Path) -> None:
         )
 
 
-def _applied(found: Found) -> Event:
-    own = ledger.last_apply(found.events, found.job.dtype)
-    if own is None:
-        raise CannotSayError("no lines of this dtype were applied yet")
-    return own
-
-
-def _fit_text(found: Found) -> str:
-    applied = _applied(found)
-    return results.lines_of(found.train, int(str(applied.body["margin_ppm"])), str(applied.body["scope"])).text
-
-
 def _lines(found: Found) -> str:
-    text = _fit_text(found).encode()
+    text = found.fitted.encode()
     _same(found.job, read_bytes(found.job.results.lines), text, found.job.results.lines)
-    if sha256(text) != _applied(found).body["lines"]:
+    if sha256(text) != found.applied.body["lines"]:
         raise StudyError(f"{found.job.place.shown(found.job.results.lines)}: not the lines that were applied")
-    applied, decide = _applied(found).body, found.job.study.decide
+    applied, decide = found.applied.body, found.job.study.decide
     if (applied["margin_ppm"], applied["scope"]) != (decide.margin_ppm, decide.scope):
         made = f"margin {ratio_text(int(str(applied['margin_ppm'])))}, scope {applied['scope']}"
         raise StudyError(f"made with {made}; declared {ratio_text(decide.margin_ppm)}, {decide.scope}")
@@ -102,13 +104,13 @@ def _lines(found: Found) -> str:
 def _table(found: Found) -> str:
     path = found.job.place.table
     shown = found.job.place.shown(path)
-    own = _fit_text(found)
+    own = found.fitted
     data = read_bytes(path)
     last = ledger.last(found.events, "apply")
     if last is None or sha256(data) != last.body["table"]:
         raise StudyError(f"{shown}:{_strange_line(found.job, data, own)}: not the table that was applied last")
     table = lines.read_table(data, shown)
-    if lines.entries_digest(table, found.job.study.row, found.job.dtype) != _applied(found).body["entries"]:
+    if lines.entries_digest(table, found.job.study.row, found.job.dtype) != found.applied.body["entries"]:
         raise StudyError(f"{shown}: not the entries that were applied")
     return f"{len(table.entries)} entries, as applied"
 
@@ -147,8 +149,9 @@ def _scored_records(found: Found) -> Iterator[tuple[str, Record, Attempt]]:
         if job.cases:
             attempt = results.complete_attempt(job)
             for file in attempt.files:
+                name = job.place.shown(file.path)
                 for number, record in enumerate(file.records, 2):
-                    yield f"{job.place.shown(file.path)}:{number}", record, attempt
+                    yield f"{name}:{number}", record, attempt
 
 
 def _lookups(found: Found) -> str:

@@ -33,15 +33,18 @@ def _block(value: object) -> str:
 
 
 def _refuse_floats(value: object) -> None:
-    if isinstance(value, float):
-        raise TypeError(f"{value!r} is a float; canonical JSON holds integers and strings")
-    if isinstance(value, dict):
-        for name, member in value.items():
-            _refuse_floats(name)
-            _refuse_floats(member)
-    elif isinstance(value, list | tuple):
-        for member in value:
-            _refuse_floats(member)
+    waiting = [value]
+    for part in waiting:  # which grows meanwhile
+        kind = type(part)
+        if kind is str or kind is int:
+            continue
+        if isinstance(part, float):
+            raise TypeError(f"{part!r} is a float; canonical JSON holds integers and strings")
+        if isinstance(part, dict):
+            waiting += part.keys()
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
 
 
 def sha256(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """Integer expressions over the fields of a case, as study.yaml writes them: `s_kv // 4`, `window < s_kv`."""
 
 import ast
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ def holds(text: str, fields: Mapping[str, int | str]) -> bool:
         raise ValueError(f"`{text}` compares what cannot be compared") from None
 
 
+@functools.lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"an expression of {len(text)} characters; expected at most {MAX_LENGTH}")

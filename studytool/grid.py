@@ -126,7 +126,7 @@ def _sample(study: Study, split: Split, spec: SplitSpec, cases: dict[str, Case])
         classes: dict[tuple[key.Value, ...], list[str]] = {}
         for digest, case in cases.items():
             if case.dtype == dtype:
-                name = tuple(key.feature(case.fields, feature) for feature in study.class_key)
+                name = key.class_key(study.row, study.cc, study.class_key, case.fields)
                 classes.setdefault(name, []).append(digest)
         count = sum(map(len, classes.values()))
         if 0 < count < spec.sample:

@@ -183,8 +183,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def identity(self) -> str:
         """Return the plan's identity as text, such as `5` or `7[k24=2,k27=0]`."""
+        if not self.knobs:
+            return str(self.engine)
         knobs = ",".join(f"{knob}={value}" for knob, value in sorted(self.knobs.items()))
-        return f"{self.engine}[{knobs}]" if knobs else str(self.engine)
+        return f"{self.engine}[{knobs}]"
 
 
 Ns = Annotated[int, msgspec.Meta(ge=0, le=MOST_NS)]

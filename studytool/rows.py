@@ -19,6 +19,9 @@ from studytool.noise import Health, Samples
 Cell = tuple[str, str]
 """A case digest and a regime."""
 
+Pairs = Mapping[Cell, Sequence[float]]
+"""Per case and regime the log ratios of aliased legs: those that ran one plan."""
+
 PAIRS = tuple(itertools.combinations(LEGS, 2))
 _PAIR_LEGS = tuple((LEGS.index(a), LEGS.index(b)) for a, b in PAIRS)
 _TOGETHER = 512
@@ -143,27 +146,26 @@ def timed_cells(found: Iterable[Row]) -> dict[Cell, list[Row]]:
     return {cell: sorted(own, key=lambda row: row.repeat) for cell, own in sorted(cells.items())}
 
 
-def aliased(cells: Mapping[Cell, Sequence[Row]]) -> dict[Cell, list[float]]:
+def aliased(cells: Mapping[Cell, Sequence[Row]]) -> Pairs:
     """Return per case and regime the log ratio of each pair of legs that ran one plan in all repeats."""
-    return {
-        cell: [
-            stats.mean([row.ln[pair] for row in own])
-            for pair, (a, b) in enumerate(_PAIR_LEGS)
-            if all(row.plans[a] == row.plans[b] for row in own)
-        ]
-        for cell, own in cells.items()
-    }
+    return {cell: _aliased(own) for cell, own in cells.items()}
 
 
-def control(cells: Mapping[Cell, Sequence[Row]]) -> list[float]:
+def _aliased(own: Sequence[Row]) -> list[float]:
+    plans = {row.plans for row in own}
+    same = [pair for pair, (a, b) in enumerate(_PAIR_LEGS) if all(found[a] == found[b] for found in plans)]
+    return [stats.mean([row.ln[pair] for row in own]) for pair in same]
+
+
+def control(pairs: Pairs) -> list[float]:
     """Return the log ratio of every pair of legs that ran one plan in all repeats, of all cases and regimes."""
-    return [value for pairs in aliased(cells).values() for value in pairs]
+    return [value for own in pairs.values() for value in own]
 
 
-def band(cells: Mapping[Cell, Sequence[Row]]) -> float | None:
+def band(pairs: Pairs) -> float | None:
     """Return the A/A band: the 95th percentile of |ln| over aliased legs; None where no legs are aliased."""
-    pairs = control(cells)
-    return stats.quantile([abs(value) for value in pairs], 0.95) if pairs else None
+    found = control(pairs)
+    return stats.quantile([abs(value) for value in found], 0.95) if found else None
 
 
 def healths(cells: Mapping[Cell, Sequence[Row]]) -> dict[Cell, list[Health]]:
@@ -171,9 +173,9 @@ def healths(cells: Mapping[Cell, Sequence[Row]]) -> dict[Cell, list[Health]]:
     return {cell: [row.health for row in own if row.health is not None] for cell, own in cells.items()}
 
 
-def codes(cells: Mapping[Cell, Sequence[Row]], noise_limit: float) -> dict[Cell, str]:
+def codes(cells: Mapping[Cell, Sequence[Row]], pairs: Pairs, noise_limit: float) -> dict[Cell, str]:
     """Return per case and regime the code of what fails in it, "" where nothing does."""
-    floor, carried, pairs, limit = band(cells), carry_over(cells), aliased(cells), math.log1p(noise_limit)
+    floor, carried, limit = band(pairs), carry_over(cells), math.log1p(noise_limit)
     whole = "CARRY" if carried is not None and noise.beyond(carried, limit) else ""
     whole = "CONTROL" if floor is None or floor > limit else whole
     return {cell: noise.case_code(own, pairs[cell], noise_limit) or whole for cell, own in healths(cells).items()}

@@ -62,10 +62,11 @@ def score(inputs: Inputs) -> Json:
     """Return the content of score.json."""
     found = rows.rows(inputs.holdout.files)
     cells = rows.timed_cells(found)
-    band = rows.band(cells)
-    control = [math.exp(value) for value in rows.control(cells)]
+    pairs = rows.aliased(cells)
+    band = rows.band(pairs)
+    control = [math.exp(value) for value in rows.control(pairs)]
     limit = inputs.study.decide.noise_limit_ppm / PPM
-    timed = _timed_cases(inputs, found, rows.codes(cells, limit))
+    timed = _timed_cases(inputs, found, rows.codes(cells, pairs, limit))
     routing = tally.routing_rows(inputs.routing.files if inputs.routing else (), inputs.routing_cases)
     metrics = _metrics(inputs, timed, band, control, routing)
     checked = gate.check(inputs.study.gate, metrics)

@@ -18,9 +18,10 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
     first = attempt.files[0].session.fingerprint
     found = rows.rows(attempt.files)
     cells = rows.timed_cells(found)
-    band = rows.band(cells)
+    pairs = rows.aliased(cells)
+    band = rows.band(pairs)
     groups = rows.by_case(found)
-    codes = rows.codes(cells, study.decide.noise_limit_ppm / PPM)
+    codes = rows.codes(cells, pairs, study.decide.noise_limit_ppm / PPM)
     return Summary(
         schema=model.SCHEMA,
         study=study.name,

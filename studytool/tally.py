@@ -35,12 +35,9 @@ def failed_cases(found: Sequence[Row], cases: Mapping[str, Case]) -> list[Json]:
 def coverage(train: Sequence[Case], cases: Mapping[str, Case], found: Sequence[Row]) -> Json:
     """Return how many hold-out cases the table leads, trails or leaves, and the features that never varied."""
     answers = [own[0].lookup for own in rows.by_case(found).values()]
-    fields = [case.fields for case in (*train, *cases.values())]
-    constant: Json = {}
-    for name in key.FEATURES:
-        values = {key.feature(case, name) for case in fields}
-        if len(values) == 1:
-            constant[name] = values.pop()
+    facts = zip(*(key.facts(case.fields) for case in (*train, *cases.values())), strict=True)
+    known = dict(zip(key.FACTS, map(set, facts), strict=True))
+    constant = {name: known[name].pop() for name in key.FEATURES if len(known[name]) == 1}
     return {
         "leads": sum(answer is True for answer in answers),
         "trails": sum(answer is False for answer in answers),

@@ -232,9 +232,10 @@ def test_health_reads_the_checks_of_its_record() -> None:
     assert math.isnan(noise.health(make_record(), 1).probe)
 
 
-def _cells(folder: Path, *records: Record) -> dict[rows.Cell, list[rows.Row]]:
+def _codes(folder: Path, *records: Record) -> dict[rows.Cell, str]:
     session = make_session(fingerprint=make_fingerprint())
-    return rows.timed_cells(rows.rows([write_session(folder / "train-01-001.jsonl", session, records)]))
+    cells = rows.timed_cells(rows.rows([write_session(folder / "train-01-001.jsonl", session, records)]))
+    return rows.codes(cells, rows.aliased(cells), LIMIT)
 
 
 @pytest.mark.parametrize(("scale", "code"), [(1.024, ""), (1.026, "CONTROL")])
@@ -243,7 +244,7 @@ def test_control_of_the_study_is_the_control_of_each_case(tmp_path: Path, scale:
     cases = [make_case(s_kv=64 * number) for number in range(1, 4)]
     slow = {leg: make_leg([round(200_000 * scale)] * 4) for leg in ("auto", "default")}
     records = [make_record(of=case, legs={**make_record().legs, **slow}) for case in cases[1:]]
-    found = rows.codes(_cells(tmp_path, make_record(of=cases[0]), *records), LIMIT)
+    found = _codes(tmp_path, make_record(of=cases[0]), *records)
 
     assert found == {(case_digest(case), "eager-warm"): code for case in cases}
 
@@ -251,7 +252,7 @@ def test_control_of_the_study_is_the_control_of_each_case(tmp_path: Path, scale:
 def test_without_a_control_no_case_is_well(tmp_path: Path) -> None:
     """Where no legs ran one plan there is no noise floor, and each case says CONTROL."""
     legs = {leg: make_leg(plan=number) for number, leg in enumerate(LEGS)}
-    found = rows.codes(_cells(tmp_path, make_record(legs=legs)), LIMIT)
+    found = _codes(tmp_path, make_record(legs=legs))
 
     assert list(found.values()) == ["CONTROL"]
 
@@ -267,6 +268,6 @@ def test_carry_over_of_the_study_is_that_of_each_case(tmp_path: Path, carry_ppm:
             )
             legs = {"legs": one.legs, "order": one.order, "checks": one.checks}
             records.append(make_record(of=make_case(s_kv=s_kv), repeat=repeat, **legs))
-    found = rows.codes(_cells(tmp_path, *records), LIMIT)
+    found = _codes(tmp_path, *records)
 
     assert set(found.values()) == {code}

@@ -122,7 +122,7 @@ def test_control_is_found_by_plan(tmp_path: Path) -> None:
     scale = {"frost": 0.5, "auto": 0.51}
     cells = _cells(tmp_path, _record(scale, {"auto": 5}), _record(scale, {"auto": 5}, repeat=2))
 
-    assert rows.control(cells) == pytest.approx([0.0, math.log(0.5 / 0.51)])
+    assert rows.control(rows.aliased(cells)) == pytest.approx([0.0, math.log(0.5 / 0.51)])
 
 
 def test_control_looks_at_knobs_and_not_at_names(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_control_looks_at_knobs_and_not_at_names(tmp_path: Path) -> None:
     table = frame.repeats([file])
 
     assert [pair for pair in rows.PAIRS if table[f"alias_{pair[0]}_{pair[1]}"].all()] == [("backend", "frost")]
-    assert rows.control(rows.timed_cells(rows.rows([file]))) == [0.0]
+    assert rows.control(rows.aliased(rows.timed_cells(rows.rows([file])))) == [0.0]
 
 
 def test_control_needs_one_plan_in_all_repeats(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_control_needs_one_plan_in_all_repeats(tmp_path: Path) -> None:
     other = {"backend": 1, "auto": 2, "default": 3}
     cells = _cells(tmp_path, _record({}), _record({}, other, repeat=2), _record({"auto": 1.02}, of=OTHER))
 
-    assert rows.control(cells) == pytest.approx([-math.log(1.02), 0.0, math.log(1.02)])
+    assert rows.control(rows.aliased(cells)) == pytest.approx([-math.log(1.02), 0.0, math.log(1.02)])
 
 
 def test_control_is_per_case_and_regime(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_control_is_per_case_and_regime(tmp_path: Path) -> None:
         make_record(status=Status.TIMEOUT, repeat=3),
     )
 
-    assert sorted(rows.control(cells)) == pytest.approx([-math.log(1.10), -math.log(1.02 * 1.04) / 2])
+    assert sorted(rows.control(rows.aliased(cells))) == pytest.approx([-math.log(1.10), -math.log(1.02 * 1.04) / 2])
 
 
 def test_band_is_the_95th_percentile_of_the_control(tmp_path: Path) -> None:
@@ -171,15 +171,15 @@ def test_band_is_the_95th_percentile_of_the_control(tmp_path: Path) -> None:
         legs["backend"] = make_leg([10**9] * BLOCKS)
         records.append(make_record(legs=legs, of=make_case(s_kv=64 * number)))
 
-    assert rows.band(_cells(tmp_path, *records)) == pytest.approx(0.01905)
+    assert rows.band(rows.aliased(_cells(tmp_path, *records))) == pytest.approx(0.01905)
 
 
 def test_no_alias_no_band(tmp_path: Path) -> None:
     """Four legs with four plans have no control, and so has no record at all."""
     plans = {"backend": 1, "auto": 2, "default": 3}
 
-    assert rows.band(_cells(tmp_path, _record({}, plans))) is None
-    assert rows.band(rows.timed_cells(rows.rows([]))) is None
+    assert rows.band(rows.aliased(_cells(tmp_path, _record({}, plans)))) is None
+    assert rows.band({}) is None
 
 
 def test_interval_of_a_pair_has_a_sign(tmp_path: Path) -> None:
