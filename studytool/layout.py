@@ -96,6 +96,11 @@ class ResultPlace(NamedTuple):
         return self.folder / "report.md"
 
     @property
+    def page(self) -> Path:
+        """Return the report with its plots, for a browser."""
+        return self.folder / "report.html"
+
+    @property
     def ledger(self) -> Path:
         """Return the ledger."""
         return self.folder / "ledger.jsonl"

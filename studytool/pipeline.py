@@ -1,5 +1,6 @@
 """The steps in order, each writing what it found: freeze, time, gen, apply, time, score, report, replay."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,7 +18,11 @@ from studytool.errors import CannotSayError, CheckFailedError, StudyError, Table
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
 from studytool.model import ENGINES, Case, Split, Study
+from studytool.report import against
 from studytool.timing import Now, Progress
+
+DRAWING = ("jinja2", "markdown_it", "matplotlib")
+"""What report.html needs: the extra `report`."""
 
 
 class Hooks(NamedTuple):
@@ -246,6 +251,40 @@ def score(job: Job, now: Now) -> dict[str, Any]:
 
 def report(job: Job) -> str:
     """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
+    text = results.report_of(job, *_reported(job))
+    write_atomic(job.results.report, text.encode())
+    return text
+
+
+def page(job: Job) -> bool:
+    """Write report.html, and return whether what draws it is installed: the extra `report`."""
+    if not drawable():
+        return False
+    write_atomic(job.results.page, results.page_of(job, *_reported(job)).encode())
+    return True
+
+
+def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
+    """Write against.md, and against.html where the extra `report` is installed, for two runs of one frozen study."""
+    if job.study.sha256 != other.study.sha256:
+        raise StudyError(f"{other.place.study_yaml}: not the same study.yaml; expected another run of this study")
+    here, there = (results.sources_of(own, *_reported(own)) for own in (job, other))
+    folder = job.results.folder
+    written = {folder / "against.md": against.render(here, there, names)}
+    if drawable():
+        written[folder / "against.html"] = results.against_of(here, there, names)
+    for path, text in written.items():
+        write_atomic(path, text.encode())
+    return list(written)
+
+
+def drawable() -> bool:
+    """Return whether what draws a page is installed: the extra `report`."""
+    return all(map(importlib.util.find_spec, DRAWING))
+
+
+def _reported(job: Job) -> tuple[results.Train, dict[str, Any], tuple[ledger.Event, ...]]:
+    """Return what a report is written from; an error where score.json is not what the records give."""
     found = results.train(job._replace(split=Split.TRAIN))
     scored = results.score_of(job, found)
     if not job.results.score.exists():
@@ -253,9 +292,7 @@ def report(job: Job) -> str:
     _check_entries(job)
     if read_bytes(job.results.score) != results.score_bytes(scored):
         raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
-    text = results.report_of(job, found, scored, ledger.read(job.results.ledger))
-    write_atomic(job.results.report, text.encode())
-    return text
+    return found, scored, ledger.read(job.results.ledger)
 
 
 def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) -> list[dict[str, Any]]:

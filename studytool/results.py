@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from studytool import fit, ledger, lines, score, studyjson, summary
+from studytool import fit, ledger, lines, rows, score, studyjson, summary
 from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
 from studytool.errors import CannotSayError
@@ -85,14 +85,19 @@ def score_bytes(found: dict[str, Any]) -> bytes:
 
 
 def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
-    """Return report.md; the ledger counts up to its last look at the hold-out."""
+    """Return report.md."""
+    return markdown.render(sources_of(job, found, scored, events))
+
+
+def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> markdown.Sources:
+    """Return what a report is written from; the ledger counts up to its last look at the hold-out."""
     looked = max((number for number, event in enumerate(events, 1) if event.event == "score"), default=0)
     applied = ledger.last_apply(events, job.dtype)
     if applied is None:
         raise CannotSayError(f"{job.dtype}: no lines were applied; run gen.py and `studytool apply`")
     holdout = complete_attempt(job)
     fitted = lines_of(found, int(str(applied.body["margin_ppm"])), str(applied.body["scope"]))
-    sources = markdown.Sources(
+    return markdown.Sources(
         study=job.study,
         summary=found.summary,
         fit=fitted,
@@ -102,7 +107,22 @@ def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledg
         sessions=[(file.path.name, file.session.started, len(file.records)) for file in holdout.files],
         fingerprint=holdout.files[0].session.fingerprint,
     )
-    return markdown.render(sources)
+
+
+def page_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
+    """Return report.html; ImportError where the extra `report` is not installed."""
+    from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
+
+    files = complete_attempt(job).files
+    records = [record for file in files for record in file.records]
+    return html.render(sources_of(job, found, scored, events), html.Measured(job.cases, records, rows.rows(files)))
+
+
+def against_of(here: markdown.Sources, there: markdown.Sources, names: tuple[str, str]) -> str:
+    """Return against.html: two runs of one study; ImportError where the extra `report` is not installed."""
+    from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
+
+    return html.compare(here, there, names)
 
 
 def study_json(data: bytes, where: str) -> Train:

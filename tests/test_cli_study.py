@@ -69,7 +69,7 @@ def test_report_prints_where_it_is(whole: StudyPlace) -> None:
     results.score.unlink()
     early = call("report", whole.folder, "--dtype", "bf16")
 
-    assert said == (0, f"{results.report}\n", "")
+    assert said == (0, f"{results.report}\n{results.page}\n", "")
     assert results.report.read_bytes() == before
     assert early == (3, "", f"{results.score}: not there; run `studytool score`\n")
 
@@ -90,6 +90,7 @@ def test_run_does_what_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "bf16 lines: 0 added, 0 replaced or removed",
         "bf16 holdout: attempt 1, 6 of 6 lines",
         "bf16 routing: attempt 1, 1 of 1 lines",
+        str(place.results("bf16").page),
     ]
     assert (tree(tmp_path), benches.InlineProcess.starts) == (before, [])
     assert call("replay", place.folder).code == 0

@@ -26,6 +26,7 @@ for _command in (
     reviewing.gen,
     reviewing.apply,
     reviewing.merge,
+    reviewing.status,
     reviewing.score,
     reviewing.report,
     measuring.run,

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import click
 
-from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, one_line, open_study, study_argument
+from studytool.cli.shared import (
+    PATH,
+    budget_of,
+    dtype_option,
+    dtypes_of,
+    judge,
+    one_line,
+    open_study,
+    page,
+    study_argument,
+)
 from studytool.cli.terminal import bar, command, hooks, printable
 from studytool.errors import CheckFailedError, FrozenError
 
@@ -121,12 +131,16 @@ def time_command(
 def run(study: Path | None, dtype: str, deadline: str | None) -> None:
     """Do every step of a study that is not done yet, from freeze to report."""
     from studytool import pipeline
+    from studytool.model import Split
     from studytool.report import markdown
 
     declared, place = open_study(study)
+    names = dtypes_of(declared, dtype)
     with hooks(budget_of(declared, deadline)) as outside:
-        scores = pipeline.run(declared, place, dtypes_of(declared, dtype), outside)
+        scores = pipeline.run(declared, place, names, outside)
     click.echo(markdown.result_table(scores))
+    for name in names:
+        page(pipeline.job_of(declared, place, name, Split.HOLDOUT), err=True)
     judge(scores)
 
 

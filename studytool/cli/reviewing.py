@@ -1,15 +1,18 @@
-"""The commands that decide and review: gen, apply, score, report, bundle, replay."""
+"""The commands that decide and review: gen, apply, status, score, report, bundle, replay."""
 
 import re
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from studytool.cli.shared import PATH, dtype_option, dtypes_of, judge, open_study, study_argument
+from studytool.cli.shared import PATH, dtype_option, dtypes_of, judge, open_study, page, study_argument
 from studytool.cli.terminal import Command, now, printable
 from studytool.errors import CheckFailedError, StudyError
+
+if TYPE_CHECKING:
+    from studytool.attempts import Job
 
 
 @click.command(cls=Command)
@@ -118,33 +121,66 @@ def merge(one: Path, other: Path, table: Path) -> None:
 
 @click.command()
 @study_argument
+@click.option("--dtype", default="all", show_default=True, help="A dtype of the study, or all.")
+@click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
+def status(study: Path | None, dtype: str, as_json: bool) -> None:
+    """Say where a study stands, step by step, and what to type next."""
+    from studytool import status as standing
+
+    declared, place = open_study(study)
+    found = standing.status(declared, place, dtypes_of(declared, dtype))
+    if as_json:
+        click.echo(standing.as_json(found).decode(), nl=False)
+    else:
+        click.echo("\n".join(map(printable, standing.as_text(found).split("\n"))))
+
+
+@click.command()
+@study_argument
 @dtype_option
-def score(study: Path | None, dtype: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what went into score.json, of each dtype.")
+def score(study: Path | None, dtype: str, as_json: bool) -> None:
     """Write score.json from the hold-out's records, and hold it against the frozen gate."""
-    from studytool import pipeline
+    from studytool import digest, pipeline
     from studytool.model import Split
     from studytool.report import markdown
 
     declared, place = open_study(study)
     jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
     scores = [pipeline.score(job, now) for job in jobs]
-    click.echo(markdown.result_table(scores))
+    click.echo(digest.canonical(scores).decode() if as_json else markdown.result_table(scores))
     judge(scores)
 
 
 @click.command()
 @study_argument
 @dtype_option
-def report(study: Path | None, dtype: str) -> None:
-    """Write report.md of a scored hold-out."""
+@click.option("--against", type=PATH, help="The folder of another run of the same frozen study, to compare with.")
+def report(study: Path | None, dtype: str, against: Path | None) -> None:
+    """Write report.md and report.html of a scored hold-out, or with --against the comparison of two runs."""
     from studytool import pipeline
     from studytool.model import Split
 
     declared, place = open_study(study)
     for name in dtypes_of(declared, dtype):
         job = pipeline.job_of(declared, place, name, Split.HOLDOUT)
+        if against is not None:
+            other = pipeline.job_of(*open_study(against), name, Split.HOLDOUT)
+            for path in pipeline.compare(job, other, _run_names(job, other)):
+                click.echo(click.format_filename(path))
+            continue
         pipeline.report(job)
         click.echo(click.format_filename(job.results.report))
+        page(job)
+
+
+def _run_names(job: "Job", other: "Job") -> tuple[str, str]:
+    """Return what tells two runs apart: the last part in which their folders differ."""
+    ours, theirs = (own.place.root.absolute().parts for own in (job, other))
+    here, there = next(
+        ((a, b) for a, b in zip(reversed(ours), reversed(theirs), strict=False) if a != b), ("this run", "the other")
+    )
+    return here, there
 
 
 @click.command()

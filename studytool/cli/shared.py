@@ -9,6 +9,7 @@ import click
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
+    from studytool.attempts import Job
     from studytool.costs import Budget
     from studytool.layout import StudyPlace
     from studytool.model import Study
@@ -54,6 +55,16 @@ def one_line(reason: str) -> str:
     if not reason.isprintable():  # also what the shell gives as bytes that are not UTF-8
         raise StudyError("--reason: expected printable text on one line")
     return reason
+
+
+def page(job: "Job", *, err: bool = False) -> None:
+    """Write the page of a report and name it, on stderr if so asked, or say what it takes."""
+    from studytool import pipeline
+
+    if pipeline.page(job):
+        click.echo(click.format_filename(job.results.page), err=err)
+    else:
+        click.echo(f"no {job.results.page.name}: pip install 'studytool[report]'", err=True)
 
 
 def judge(scores: "list[dict[str, Any]]") -> None:

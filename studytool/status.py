@@ -1,0 +1,121 @@
+"""Where a study stands, and what to type next."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from studytool import freeze, ledger, lines, results
+from studytool.attempts import Job, planned_cells
+from studytool.digest import sha256
+from studytool.errors import CannotSayError
+from studytool.files import read_bytes
+from studytool.layout import StudyPlace
+from studytool.model import SCHEMA, Split, Study
+
+DONE, OPEN, WAITING = "done", "next", "waits"
+
+
+class Step(NamedTuple):
+    """One step of a study: `state` is done, next (it can be done now) or waits; `command` does it."""
+
+    dtype: str
+    name: str
+    state: str
+    detail: str
+    command: str
+
+
+def status(study: Study, place: StudyPlace, dtypes: Sequence[str]) -> list[Step]:
+    """Return the steps in order; FrozenError where what is frozen is not what study.yaml makes.
+
+    Lines of all dtypes are applied before any hold-out is timed, so that each is timed with the whole table.
+    """
+    if not place.frozen.exists():
+        return [Step("", "freeze", OPEN, "nothing is frozen yet", f"studytool freeze studies/{place.name}")]
+    frozen = freeze.verify(study, place)
+    found = [Step("", "freeze", DONE, freeze.posted_line(frozen.manifest, frozen.sha256), "")]
+    own = {dtype: list(_steps(Job(study, place, frozen, dtype, Split.TRAIN))) for dtype in dtypes}
+    ready = all(step.state == DONE for steps in own.values() for step in steps if step.name in {"train", "lines"})
+    for steps in own.values():
+        told = False
+        for step in steps:
+            later = told or (step.name not in {"train", "lines"} and not ready)
+            state = step.state if step.state == DONE else WAITING if later else OPEN
+            told = told or state == OPEN
+            found.append(step._replace(state=state))
+    return found
+
+
+def _steps(job: Job) -> Iterator[Step]:
+    """Return the steps of one dtype, as if each could be done now."""
+    yield _timed(job)
+    yield _lines(job)
+    yield _timed(job._replace(split=Split.HOLDOUT))
+    if job._replace(split=Split.ROUTING).cases:
+        yield _timed(job._replace(split=Split.ROUTING))
+    yield from _scored(job)
+
+
+def _timed(job: Job) -> Step:
+    attempts = job.attempts()
+    planned = len(planned_cells(job.study, job.split, job.cases))
+    last = attempts[-1] if attempts else None
+    found, planned = (last.found, last.planned) if last else (0, planned)
+    detail = f"{found} of {planned} lines" + (f", attempt {last.number}" if last and last.number > 1 else "")
+    command = f"studytool time studies/{job.place.name} --dtype {job.dtype} --split {job.split}"
+    return Step(job.dtype, str(job.split), DONE if last and not last.missing else OPEN, detail, command)
+
+
+def _lines(job: Job) -> Step:
+    folder = f"studies/{job.place.name}"
+    path, applied = job.results.lines, ledger.last_apply(ledger.read(job.results.ledger), job.dtype)
+    made = (
+        f"studytool gen {folder}/{job.dtype}/study.json > {job.dtype}.txt &&"
+        f" studytool apply {job.dtype}.txt --table {folder}/table.py"
+    )
+    if applied is None or not path.is_file() or sha256(read_bytes(path)) != applied.body["lines"]:
+        return Step(job.dtype, "lines", OPEN, "none are applied", made)
+    header, text = lines.read_lines(read_bytes(path), job.place.shown(path))
+    if header.study_json != sha256(read_bytes(job.results.study_json)):
+        return Step(job.dtype, "lines", OPEN, "those applied are of an earlier study.json", made)
+    return Step(job.dtype, "lines", DONE, f"{len(text.entries)} entries", "")
+
+
+def _scored(job: Job) -> Iterator[Step]:
+    """Return whether score and report are there, and what the records give now."""
+    place, holdout = job.results, job._replace(split=Split.HOLDOUT)
+    events = ledger.read(place.ledger)
+    expected: dict[Path, bytes] = {}
+    verdict = ""
+    try:
+        train = results.train(job)
+        scored = results.score_of(holdout, train)
+        expected[place.score] = results.score_bytes(scored)
+        expected[place.report] = results.report_of(holdout, train, scored, events).encode()
+        verdict = f"the gate says {scored['verdict']}; the hold-out is {ledger.freshness(events).state}"
+    except CannotSayError:  # a split is not complete, and says so by itself
+        pass
+    for name, path, detail in (("score", place.score, verdict), ("report", place.report, place.report.name)):
+        same = path.is_file() and read_bytes(path) == expected.get(path)
+        told = detail if same else "not what the records give now" if path.is_file() else "not there"
+        command = f"studytool {name} studies/{job.place.name} --dtype {job.dtype}"
+        yield Step(job.dtype, name, DONE if same else OPEN, told, command)
+
+
+def as_text(found: Sequence[Step]) -> str:
+    """Return the steps as text, one a line, and the command to type next."""
+    told = [f"{step.state:5}  {step.dtype:5}{step.name:8}  {step.detail}".rstrip() for step in found]
+    return "\n".join([*told, "", *_next(found)])
+
+
+def _next(found: Sequence[Step]) -> list[str]:
+    open_steps = [step for step in found if step.state == OPEN]
+    return [f"next: {open_steps[0].command}" if open_steps else "all is done; `studytool bundle` hands it over"]
+
+
+def as_json(found: Sequence[Step]) -> bytes:
+    """Return the steps as JSON."""
+    told = {"schema": SCHEMA, "steps": [step._asdict() for step in found]}
+    return msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
