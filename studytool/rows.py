@@ -63,7 +63,11 @@ _NOTHING = _Numbers((math.nan,) * len(LEGS), (math.nan,) * len(PAIRS), Health(*(
 
 def rows(files: Iterable[SessionFile]) -> list[Row]:
     """Return one row per record, in their order."""
-    records = [(record, file.session.fingerprint.tick_ns) for file in files for record in file.records]
+    return rows_of([(record, file.session.fingerprint.tick_ns) for file in files for record in file.records])
+
+
+def rows_of(records: Sequence[tuple[Record, int]]) -> list[Row]:
+    """Return one row per record, each with its clock's tick in ns, in their order."""
     numbers: dict[int, _Numbers] = {}
     alike: dict[int, list[int]] = {}
     for place, (record, _) in enumerate(records):
@@ -148,10 +152,11 @@ def timed_cells(found: Iterable[Row]) -> dict[Cell, list[Row]]:
 
 def aliased(cells: Mapping[Cell, Sequence[Row]]) -> Pairs:
     """Return per case and regime the log ratio of each pair of legs that ran one plan in all repeats."""
-    return {cell: _aliased(own) for cell, own in cells.items()}
+    return {cell: aliased_in(own) for cell, own in cells.items()}
 
 
-def _aliased(own: Sequence[Row]) -> list[float]:
+def aliased_in(own: Sequence[Row]) -> list[float]:
+    """Return the log ratio of each pair of legs that ran one plan in all of these repeats of a case and regime."""
     plans = {row.plans for row in own}
     same = [pair for pair, (a, b) in enumerate(_PAIR_LEGS) if all(found[a] == found[b] for found in plans)]
     return [stats.mean([row.ln[pair] for row in own]) for pair in same]
@@ -186,13 +191,14 @@ def carry_over(cells: Mapping[Cell, Sequence[Row]]) -> stats.Interval | None:
     return noise.carry_over(list(healths(cells).values()))
 
 
+def log_ratio(row: Row, a: str, b: str) -> float:
+    """Return ln(a/b) of one record."""
+    return row.ln[PAIRS.index((a, b))] if (a, b) in PAIRS else -row.ln[PAIRS.index((b, a))]
+
+
 def pair_interval(own: Sequence[Row], a: str, b: str, confidence: float) -> stats.Interval:
     """Return ln(a/b) with its interval over the repeats of one case and regime."""
-    if (a, b) in PAIRS:
-        pair = PAIRS.index((a, b))
-        return stats.interval([row.ln[pair] for row in own], confidence)
-    center, low, high = pair_interval(own, b, a, confidence)
-    return stats.Interval(-center, -high, -low)
+    return stats.interval([log_ratio(row, a, b) for row in own], confidence)
 
 
 def leg_ns(own: Sequence[Row], leg: str) -> float:

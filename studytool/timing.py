@@ -4,6 +4,7 @@ It alone writes records. A crash, a hang or a defect costs one line and the work
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import filelock
 import msgspec
 
-from studytool import attempts, costs, fingerprint, jsonl, ledger, lines, looks, model, schedule
+from studytool import attempts, costs, fingerprint, jsonl, ledger, lines, looks, model, rows, schedule, stats
 from studytool.attempts import Attempt, Cell, Job
 from studytool.costs import Budget
 from studytool.digest import line_marks, rank, sha256
@@ -29,11 +30,18 @@ Now = Callable[[], str]
 
 
 class Progress(NamedTuple):
-    """Where a split stands: lines done of those planned in this call, and the case that was just measured."""
+    """Where a split stands: lines done of those planned in this call, and the case that was just measured.
+
+    `ratio` is frost over backend in it, `noise` the largest share by which legs that ran one plan were apart in 95 % of
+    the lines so far, `left_ns` what is left before the deadline; None where there is none.
+    """
 
     done: int
     total: int
     label: str
+    ratio: float | None = None
+    noise: float | None = None
+    left_ns: int | None = None
 
 
 def time_split(
@@ -207,6 +215,7 @@ def _check_device(
 def _repeats(run: _Run, process: WorkerProcess, writer: jsonl.Writer, header: Session, table: lookup.Table) -> None:
     job, missing, budget = run.job, run.missing, run.budget
     history = _History(job.study, run.current, header.fingerprint.tick_ns)
+    apart: list[float] = []
     left = set(missing)
     for number, repeat in enumerate(sorted({repeat for _, repeat, _ in missing})):
         if number:
@@ -220,11 +229,22 @@ def _repeats(run: _Run, process: WorkerProcess, writer: jsonl.Writer, header: Se
             left.discard(cell)
             if record.checks.get("look_stop"):
                 left -= {other for other in left if other[0] == cell[0]}
-            run.progress(Progress(len(missing) - len(left), len(missing), job.cases[cell[0]].label))
             if budget is not None:
                 budget.spend(int(record.checks.get("took_ns", 0)))
-                if budget.remaining_ns <= 0:
-                    return
+            (row,) = rows.rows_of([(record, header.fingerprint.tick_ns)])
+            apart += [abs(math.expm1(value)) for value in rows.aliased_in([row])] if row.health else []
+            run.progress(
+                Progress(
+                    done=len(missing) - len(left),
+                    total=len(missing),
+                    label=job.cases[cell[0]].label,
+                    ratio=math.exp(rows.log_ratio(row, "frost", "backend")) if row.health else None,
+                    noise=stats.quantile(apart, 0.95) if apart else None,
+                    left_ns=budget.remaining_ns if budget is not None else None,
+                )
+            )
+            if budget is not None and budget.remaining_ns <= 0:
+                return
 
 
 def _visits(job: Job, repeat: int, left: set[Cell]) -> list[Cell]:

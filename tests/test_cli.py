@@ -12,9 +12,10 @@ import pytest
 from commands import call, tiny, tree
 
 import studytool
-from studytool.cli import main
+from studytool.cli import main, terminal
 from studytool.digest import sha256
 from studytool.layout import StudyPlace
+from studytool.timing import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -223,3 +224,14 @@ def test_apply_says_what_changed(whole: StudyPlace) -> None:
     assert again == (0, f"{table}: 0 added, 0 replaced or removed, 1 kept\n", "")
     assert own == (0, f"{whole.table}: 0 added, 0 replaced or removed, 1 kept\n", "")
     assert tree(whole.root) == before
+
+
+def test_what_a_step_says() -> None:
+    """Ratio, noise and time before the deadline stand before the case, as far as they are known."""
+    label = "sdpa_fwd bf16 b1 h4 d64 S128"
+
+    assert terminal.seen(Progress(1, 9, label)) == label
+    assert terminal.seen(Progress(1, 9, label, 0.7123, 0.0042, 12 * 60 * 10**9)) == (
+        f"frost/backend 0.712, A/A 0.4 %, 12 min left, {label}"
+    )
+    assert terminal.seen(Progress(1, 9, label, None, None, -5)) == f"0 min left, {label}"

@@ -1,5 +1,6 @@
 """An attempt goes on where it was stopped, on the same machine with the same table, or it is begun anew."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import msgspec
 import pytest
 from benches import InlineProcess, cells, inline, make_job, on_disk, planned, run, sealed, stopped, write_table
 
-from studytool import ledger, timing
+from studytool import ledger, rows, stats, timing
+from studytool.costs import Budget
 from studytool.errors import LedgerError, RecordError, StudyError
 from studytool.model import Split
 from studytool.timing import Progress
@@ -175,8 +177,27 @@ def test_progress_counts_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     timing.time_split(job, lambda: "now", steps.append)
     records = job.attempts()[0].files[-1].records
 
-    assert steps == [Progress(n, 14, job.cases[r.case].label) for n, r in enumerate(records, 1)]
+    assert [step[:3] for step in steps] == [(n, 14, job.cases[r.case].label) for n, r in enumerate(records, 1)]
     assert len(steps) == 14
+    assert all(step.ratio and step.noise is not None and step.left_ns is None for step in steps)
+
+
+def test_progress_tells_ratio_noise_and_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratio is that of the record just written, the noise that of aliased legs so far, the time the budget's."""
+    inline(monkeypatch)
+    job = make_job(tmp_path)
+    budget = Budget(10**15, None)
+    steps: list[Progress] = []
+    timing.time_split(job, lambda: "now", steps.append, budget=budget)
+    file = job.attempts()[0].files[-1]
+    found = rows.rows([file])
+    apart = [abs(math.expm1(value)) for row in found for value in rows.aliased_in([row])]
+
+    assert [step.ratio for step in steps] == [math.exp(rows.log_ratio(row, "frost", "backend")) for row in found]
+    assert steps[-1].noise == stats.quantile(apart, 0.95)
+    left = [step.left_ns for step in steps]
+    assert left == sorted(left, key=lambda value: -(value or 0))
+    assert left[-1] == budget.remaining_ns < left[0]
 
 
 def _cut(path: Path, keep: int) -> None:

@@ -15,6 +15,8 @@ import click
 from studytool.errors import StudyError
 
 if TYPE_CHECKING:
+    from rich.progress import ProgressColumn, Task
+
     from studytool.costs import Budget
     from studytool.pipeline import Hooks
     from studytool.timing import Progress
@@ -79,7 +81,7 @@ def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
 
     screen = console.Console(stderr=True)
     columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
-    columns += [progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[label]}")]
+    columns += [_rate(), progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[told]}")]
     with progress.Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         tasks: dict[str, progress.TaskID] = {}
 
@@ -88,15 +90,34 @@ def hooks(budget: "Budget | None" = None) -> "Iterator[Hooks]":
         def advance(name: str, step: "Progress") -> None:
             if bar.disable and time.monotonic() - told["at"] >= QUIET_S:
                 told["at"] = time.monotonic()
-                click.echo(f"{name}: {step.done} of {step.total} lines, {step.label}", err=True)
+                click.echo(f"{name}: {step.done} of {step.total} lines, {seen(step)}", err=True)
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=step.total, label="")
-            bar.update(tasks[name], completed=step.done, total=step.total, label=step.label)
+                tasks[name] = bar.add_task(name, total=step.total, told="")
+            bar.update(tasks[name], completed=step.done, total=step.total, told=seen(step))
 
         def say(text: str) -> None:
             click.echo(text, err=True)
 
         yield Hooks(now, advance, say, budget)
+
+
+def seen(step: "Progress") -> str:
+    """Return what a step of a measurement says: ratio, noise so far, time before the deadline, and the case."""
+    parts = [] if step.ratio is None else [f"frost/backend {step.ratio:.3f}"]
+    parts += [] if step.noise is None else [f"A/A {100 * step.noise:.1f} %"]
+    parts += [] if step.left_ns is None else [f"{max(0, step.left_ns) / 60e9:.0f} min left"]
+    return ", ".join([*parts, step.label])
+
+
+def _rate() -> "ProgressColumn":
+    """Return a column that says how many lines are measured in a minute."""
+    from rich import progress, text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: "Task") -> text.Text:
+            return text.Text(f"{60 * task.speed:.0f}/min" if task.speed else "")
+
+    return Rate()
 
 
 @contextlib.contextmanager
