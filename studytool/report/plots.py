@@ -71,7 +71,33 @@ def _label(axes: Axes, x: str, y: str) -> None:
 def _ratio_axis(axes: Axes, values: Sequence[float]) -> None:
     """Give the upright axis, of ratios, a log scale with a few plain numbers."""
     low, high = min([*values, 0.95]), max([*values, 1.05])
-    steps = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 50.0)
+    steps = (
+        0.01,
+        0.02,
+        0.03,
+        0.05,
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1.0,
+        1.1,
+        1.2,
+        1.5,
+        2.0,
+        3.0,
+        4.0,
+        6.0,
+        8.0,
+        12.0,
+        20.0,
+        50.0,
+    )
     fine = (0.8, 0.85, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2)
     low, high = low * 0.97, high * 1.03
     ticks: list[float] = []
