@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studytool.metrics import PPM
-from studytool.model import LEGS, Record
+from studytool.model import LEGS, LegRecord, Record
 from studytool.stats import COARSE, Floats, Interval, interval, medians
 
 MIN_TICKS = 100
 MIN_PROBE_PPM = 1_050_000
 """A read after a flush must take at least this much longer than the same read at once."""
+
+
+_DUST = 1e-12
+"""An effect below this is what rounding leaves of none."""
 
 
 class Health(NamedTuple):
@@ -71,12 +75,18 @@ class Samples(NamedTuple):
             ns=ns,
             logs=np.log(ns),
             order=(order - ord("0")).reshape(len(records), -1, len(LEGS)).astype(np.intp),
-            frost=np.array([[leg.plan == own[LEGS.index("frost")].plan for leg in own] for own in legs]),
+            frost=np.array([[_same_plan(leg, own[LEGS.index("frost")]) for leg in own] for own in legs]),
             shortest=shortest,
             coarse=tick_ns > COARSE * shortest,
             tick_ns=tick_ns,
             records=records,
         )
+
+
+def _same_plan(one: LegRecord, other: LegRecord) -> bool:
+    """Return whether two legs ran one plan, whatever it is called: engine and knobs decide."""
+    a, b = one.plan, other.plan
+    return a is b or (a is not None and b is not None and (a.engine, a.knobs) == (b.engine, b.knobs))
 
 
 def health(record: Record, tick_ns: int) -> Health:
@@ -118,7 +128,7 @@ def _drift(values: Floats) -> Floats:
 def _lag1(values: Floats) -> Floats:
     residual = values - values.mean(axis=1, keepdims=True)
     scale, product = (residual**2).sum(axis=1), (residual[:, 1:] * residual[:, :-1]).sum(axis=1)
-    lag1: Floats = np.divide(product, scale, out=np.zeros_like(scale), where=scale > 0)
+    lag1: Floats = np.divide(product, scale, out=np.zeros_like(scale), where=np.ptp(values, axis=1) > 0)
     return lag1
 
 
@@ -155,7 +165,8 @@ def _order_effects(samples: Samples, times: Floats) -> tuple[Floats, Floats]:
         np.frombuffer(b"".join(distinct)).reshape(-1, *matrix.shape[1:]), rcond=1e-9, hermitian=True
     )
     effects = np.einsum("rij,rj->ri", solvers[which], right)
-    return effects[:, -1], np.ptp(effects[:, legs:-1], axis=1)
+    carry = np.where(np.abs(effects[:, -1]) < _DUST, 0.0, effects[:, -1])
+    return carry, np.ptp(effects[:, legs:-1], axis=1)
 
 
 def case_code(found: Sequence[Health], control: Sequence[float], noise_limit: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from devices import health_of, log_ratio, measured
@@ -271,3 +272,18 @@ def test_carry_over_of_the_study_is_that_of_each_case(tmp_path: Path, carry_ppm:
     found = _codes(tmp_path, *records)
 
     assert set(found.values()) == {code}
+
+
+def test_one_plan_under_two_names_is_one_plan() -> None:
+    """A leg of frost's engine and knobs under another name is no other plan, and pays no carry-over."""
+    record = measured(repeat=1, carry_ppm=50_000, min_sample_ns=1000, noise_ppm=0)
+    plan = record.legs["frost"].plan
+    assert plan is not None
+    found = []
+    for name in (plan.name, "another name"):
+        auto = msgspec.structs.replace(record.legs["auto"], plan=msgspec.structs.replace(plan, name=name))
+        legs = {**record.legs, "auto": auto}
+        found.append(noise.health(make_record(legs=legs, order=record.order, checks=record.checks), 1).carry)
+
+    assert found[0] == found[1]
+    assert found[0] != noise.health(make_record(legs=record.legs, order=record.order, checks=record.checks), 1).carry
