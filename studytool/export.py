@@ -7,6 +7,7 @@ such as one of a case that failed or was only planned, has one row with empty ce
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
@@ -127,7 +128,7 @@ def table(found: Sequence[Taken]) -> Table:
     more = [f"counter_{name}" for name in counters] + [f"state_{name}" for name in states]
     columns = {**COLUMNS, **dict.fromkeys(more, Kind.INTEGER)}
     made = [
-        tuple(row.get(name) for name in columns)
+        tuple(map(row.get, columns))
         for taken in found
         for file in taken.attempt.files
         for record in file.records
@@ -201,10 +202,12 @@ def csv_bytes(found: Sequence[Taken]) -> bytes:
     plain, quoted = (
         csv.writer(out, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
     )
-    for row in (tuple(columns), *made):
-        cells = [csv_cell(cell) for cell in row]
-        writer = quoted if any("\r" in cell for cell in cells) else plain  # not every Python quotes for it
-        writer.writerow(cells)
+    lines: list[tuple[Cell, ...]] = [tuple(columns), *made]
+    shown = {cell: csv_cell(cell) for cell in {cell for row in lines for cell in row}}  # most cells are there often
+    returns = {cell for cell, text in shown.items() if "\r" in text}
+    for row in lines:
+        writer = plain if returns.isdisjoint(row) else quoted  # not every Python quotes for a carriage return
+        writer.writerow([shown[cell] for cell in row])
     return out.getvalue().encode()
 
 
@@ -235,22 +238,24 @@ def parquet_bytes(found: Sequence[Taken]) -> bytes:
         Kind.DECIMAL: pa.decimal128(38, DECIMALS),
         Kind.INTEGERS: pa.list_(pa.int64()),
     }
-    arrays = []
-    for place, (name, kind) in enumerate(columns.items()):
-        values = [_parquet_cell(name, kind, row[place]) for row in made]
-        arrays.append(pa.array(values, types[kind]))
+    cells = zip(*made, strict=True) if made else ((),) * len(columns)
+    arrays = {
+        name: pa.array(_parquet_cells(name, columns[name], own), types[columns[name]])
+        for name, own in zip(columns, cells, strict=True)
+    }
     out = io.BytesIO()
-    parquet.write_table(pa.table(dict(zip(columns, arrays, strict=True))), out)
+    parquet.write_table(pa.table(arrays), out)
     return out.getvalue()
 
 
-def _parquet_cell(name: str, kind: Kind, cell: Cell) -> Cell | Decimal:
-    if kind is Kind.DECIMAL and cell is not None:
-        return Decimal(str(cell))
-    for value in cell if isinstance(cell, tuple) else (cell,):
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise StudyError(f"--format parquet: {name} is {value}; expected an integer of 64 bits")
-    return cell
+def _parquet_cells(name: str, kind: Kind, cells: Sequence[Cell]) -> Sequence[Cell | Decimal]:
+    """Return the cells of a column as pyarrow takes them."""
+    if kind is Kind.DECIMAL:
+        return [None if cell is None else Decimal(str(cell)) for cell in cells]
+    parts = itertools.chain.from_iterable(cell if isinstance(cell, tuple) else (cell,) for cell in cells)
+    if kind is not Kind.TEXT and (bad := [v for v in parts if isinstance(v, int) and not -(2**63) <= v < 2**63]):
+        raise StudyError(f"--format parquet: {name} is {bad[0]}; expected an integer of 64 bits")
+    return cells
 
 
 FORMATS: dict[str, Callable[[Sequence[Taken]], bytes]] = {

@@ -180,6 +180,9 @@ def manifest_of(data: bytes, shown: str) -> Manifest:
     for name in (manifest.name, *(earlier.name for earlier in manifest.disjoint_from)):
         if re.fullmatch(NAME, name) is None:
             raise FrozenError(f"{shown}:1: not a manifest: found study {name[:100]!r}; expected a study's name")
+    for name in manifest.files:
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) is None:
+            raise FrozenError(f"{shown}:1: not a manifest: found file {name[:100]!r}; expected one beside it")
     return manifest
 
 

@@ -19,7 +19,7 @@ from studytool.errors import LedgerError
 from studytool.files import read_bytes, sync_folder
 from studytool.model import Split
 
-_DRIVER = {"name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "sha256": "[0-9a-f]{64}"}
+_DRIVER = {"name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", "sha256": "[0-9a-f]{64}"}
 Body = dict[str, int | str | list[str]]
 EVENTS: dict[str, dict[str, type]] = {
     "frozen": {"manifest": str, "marks": list},

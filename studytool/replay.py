@@ -28,8 +28,14 @@ class Check(NamedTuple):
 def replay(study: Study, place: StudyPlace, only: tuple[str, ...] = (), posted: str | None = None) -> list[Check]:
     """Return the check list of a study and of each dtype that has results (or of those asked for).
 
-    `posted` is the manifest's SHA-256 that was posted before anything was timed.
+    `posted` is the manifest's SHA-256 that was posted before anything was timed. Figures name files relative to the
+    study's root.
     """
+    found = _checks(study, place, only, posted)
+    return [check._replace(figure=check.figure.replace(f"{place.root}/", "")) for check in found]
+
+
+def _checks(study: Study, place: StudyPlace, only: tuple[str, ...], posted: str | None) -> list[Check]:
     frozen, problems = freeze.check(study, place)
     found = [Check("", "frozen files", FAIL, problem) for problem in problems]
     dtypes = only or tuple(d for d in study.dtypes if place.results(d).folder.is_dir())

@@ -5,7 +5,7 @@ It alone writes records. A crash, a hang or a defect costs one line and the work
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -312,7 +312,12 @@ def _line(job: Job, process: WorkerProcess, header: Session, table: lookup.Table
         order=measured.order,
         clock_mhz=measured.clock_mhz,
         blocks=measured.blocks,
-        checks={**measured.checks, "took_ns": measured.took_ns} if measured.took_ns else measured.checks,
+        checks=_told(measured.checks) | ({"took_ns": measured.took_ns} if measured.took_ns else {}),
         error=without_paths(measured.error),
         prev="",
     )
+
+
+def _told(checks: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return what an engine noted, without the paths that its words may have."""
+    return {name: without_paths(value) if isinstance(value, str) else value for name, value in checks.items()}

@@ -3,7 +3,7 @@
 import click
 
 from studytool import __version__
-from studytool.cli import measuring, predicting, reviewing
+from studytool.cli import exporting, measuring, predicting, reviewing
 from studytool.cli.reviewing import gen
 from studytool.cli.terminal import Group
 
@@ -33,6 +33,7 @@ for _command in (
     measuring.doctor,
     predicting.plan,
     predicting.stale,
+    exporting.export,
     reviewing.bundle,
     reviewing.replay,
 ):

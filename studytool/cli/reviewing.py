@@ -194,7 +194,7 @@ def bundle(study: Path | None, output: Path, keep_host: bool) -> None:
 
     declared, place = open_study(study)
     packed = bundling.pack(declared, place, freeze.verify(declared, place), output, keep_host=keep_host)
-    click.echo(f"{output}: {packed.files} files, {packed.total_bytes} bytes, tar sha256:{packed.tar_sha256}")
+    click.echo(printable(f"{output}: {packed.files} files, {packed.total_bytes} bytes, tar sha256:{packed.tar_sha256}"))
 
 
 @click.command()
@@ -214,7 +214,7 @@ def replay(path: Path | None, expect: str | None, as_json: bool, board: str | No
     from studytool import bundle as bundling
 
     posted = None if expect is None else _posted(expect)
-    if path is None or not path.is_file() or (path.absolute().parent / "study.yaml").is_file():
+    if path is None or not path.is_file() or (_is_in_a_study(path) and not bundling.is_gzip(path)):
         _replay(path, posted, board, cudnn, as_json=as_json)
     with tempfile.TemporaryDirectory(prefix="studytool-") as folder:
         try:
@@ -222,6 +222,13 @@ def replay(path: Path | None, expect: str | None, as_json: bool, board: str | No
             _replay(place.folder, posted, board, cudnn, as_json=as_json)
         except StudyError as error:
             raise type(error)(str(error).replace(f"{folder}/", "")) from None
+        except OSError as error:
+            name = str(error.filename or path).replace(f"{folder}/", "")
+            raise StudyError(f"{name}: cannot be used: {error.strerror}") from None
+
+
+def _is_in_a_study(path: Path) -> bool:
+    return path.name == "study.yaml" or (path.absolute().parent / "study.yaml").is_file()
 
 
 def _posted(text: str) -> str:
