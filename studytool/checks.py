@@ -6,7 +6,7 @@ CannotSayError means that there is no answer yet, any other StudyError that the 
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results
 from studytool.attempts import Attempt, Job
@@ -54,12 +54,19 @@ class Found:
 
 
 def _comparable(found: Found) -> str:
-    train, holdout = (
-        results.complete_attempt(found.job._replace(split=split)).files[0] for split in (Split.TRAIN, Split.HOLDOUT)
+    job = found.job
+    train, *others = (
+        results.complete_attempt(own).files[0]
+        for own in (job._replace(split=split) for split in job.study.splits)
+        if own.cases
     )
-    if difference := fingerprint.comparable(train.session.fingerprint, holdout.session.fingerprint):
-        raise StudyError(f"{found.job.place.shown(holdout.path)}:1: not comparable with the train split: {difference}")
-    return f"one board model, one code: {holdout.session.fingerprint.code[:12]}"
+    for other in others:
+        where = f"{job.place.shown(other.path)}:1"
+        if difference := fingerprint.comparable(train.session.fingerprint, other.session.fingerprint):
+            raise StudyError(f"{where}: not comparable with the train split: {difference}")
+        if other.session.entries != others[0].session.entries:
+            raise StudyError(f"{where}: timed with other entries than {others[0].path.name}")
+    return f"one board model, one code: {train.session.fingerprint.code[:12]}"
 
 
 def _planned(found: Found) -> str:
@@ -69,6 +76,10 @@ def _planned(found: Found) -> str:
         if job.cases:
             attempt = results.complete_attempt(job)
             others = [a for a in job.attempts() if a.number != attempt.number]
+            numbers = [a.number for a in job.attempts()]
+            if numbers != list(range(1, len(numbers) + 1)):
+                missing = min(set(range(1, len(numbers) + 1)) - set(numbers))
+                raise StudyError(f"{split} attempt {missing} is not there; found {', '.join(map(str, numbers))}")
             rest = "".join(f", unscored attempt {a.number}: {a.found} of {a.planned}" for a in others)
             parts.append(f"{split} {attempt.planned}{rest}")
     return "each once: " + "; ".join(parts)
@@ -77,9 +88,22 @@ def _planned(found: Found) -> str:
 def _study_json(found: Found) -> str:
     expected = found.train.data
     if not found.job.results.study_json.is_file():
-        raise CannotSayError("not there yet; `studytool time` writes it when the train split is complete")
+        _absent(
+            found, found.job.results.study_json, "apply", "`studytool time` writes it when the train split is complete"
+        )
     _same(found.job, read_bytes(found.job.results.study_json), expected, found.job.results.study_json)
     return "recomputed from the train records, byte for byte"
+
+
+def _absent(found: Found, path: Path, told_by: str, command: str) -> NoReturn:
+    """Raise for a file that is not there, or is no plain file: a FAIL where the ledger tells of what was made of it."""
+    shown = found.job.place.shown(path)
+    if path.is_symlink() or path.exists():
+        raise StudyError(f"{shown}: not a plain file")
+    event = ledger.last(found.events, told_by) if told_by else None
+    if event is not None and (told_by != "apply" or ledger.last_apply(found.events, found.job.dtype)):
+        raise StudyError(f"{shown}: not there; line {found.events.index(event) + 1} of the ledger rests on it")
+    raise CannotSayError(f"{shown}: not there yet; {command}")
 
 
 def _same(job: Job, there: bytes, expected: bytes, path: Path) -> None:
@@ -110,20 +134,24 @@ def _table(found: Found) -> str:
     if last is None or sha256(data) != last.body["table"]:
         raise StudyError(f"{shown}:{_strange_line(found.job, data, own)}: not the table that was applied last")
     table = lines.read_table(data, shown)
-    if lines.entries_digest(table, found.job.study.row, found.job.dtype) != found.applied.body["entries"]:
-        raise StudyError(f"{shown}: not the entries that were applied")
+    entries = lines.entries_digest(table, found.job.study.row, found.job.dtype)
+    if {found.applied.body["entries"], last.body["entries"]} != {entries}:
+        number = found.events.index(last) + 1
+        raise StudyError(f"{found.job.place.shown(found.job.results.ledger)}:{number}: not the entries of {shown}")
     return f"{len(table.entries)} entries, as applied"
 
 
 def _strange_line(job: Job, data: bytes, own: str) -> int:
-    """Return the first line of a table that neither every table has nor any dtype's lines; the last where all are."""
-    known = {*lines.EMPTY.split("\n"), *own.split("\n"), lines.row_line(job.study.row, job.study.class_key)}
+    """Return the first line in which a table differs from what the lines of all dtypes make."""
+    texts = [own.encode()]
     for dtype in job.study.dtypes:
         path = job.place.results(dtype).lines
         if dtype != job.dtype and path.is_file():
-            known |= set(read_bytes(path).decode("utf-8", errors="replace").split("\n"))
-    physical = data.decode("utf-8", errors="replace").split("\n")
-    return next((number for number, line in enumerate(physical, 1) if line not in known), len(physical))
+            texts.append(read_bytes(path))
+    expected = lines.Text({}, {})
+    for text in texts:
+        expected = lines.insert(expected, lines.read_lines(text, "lines")[1], "lines")
+    return first_difference(data, lines.table_text(expected).encode())
 
 
 def _order(found: Found) -> str:
@@ -234,7 +262,7 @@ def _numerics(found: Found) -> str:
 
 def _score(found: Found) -> str:
     if not found.job.results.score.is_file():
-        raise CannotSayError("not scored yet; run `studytool score`")
+        _absent(found, found.job.results.score, "score", "run `studytool score`")
     expected = results.score_bytes(found.scored)
     _same(found.job, read_bytes(found.job.results.score), expected, found.job.results.score)
     return "every number recomputed from raw samples"
@@ -242,7 +270,7 @@ def _score(found: Found) -> str:
 
 def _report(found: Found) -> str:
     if not found.job.results.report.is_file():
-        raise CannotSayError("no report yet; run `studytool report`")
+        _absent(found, found.job.results.report, "", "run `studytool report`")
     path = found.job.results.report
     there, expected = read_bytes(path), results.report_of(found.job, found.train, found.scored, found.events).encode()
     known = set(expected.split(b"\n"))

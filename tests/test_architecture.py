@@ -57,7 +57,10 @@ HEAVY = {
     "jinja2": {"report/html.py"},
     "markdown_it": {"report/html.py"},
     "scipy": {"stats.py"},
-    "click": {f"cli/{name}.py" for name in ("__init__", "exporting", "measuring", "predicting", "reviewing", "shared", "terminal")},
+    "click": {
+        f"cli/{name}.py"
+        for name in ("__init__", "exporting", "measuring", "predicting", "reviewing", "shared", "terminal")
+    },
     "rich": {"cli/terminal.py"},
     "yaml": {"yamlnode.py"},
     "filelock": {"timing.py"},

@@ -193,6 +193,14 @@ def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
     assert Traces.here(Path("/srv/mine")).first(b"in /srv/mine/x") == "1: found the folder of the study, '/srv/mine'"
 
 
+def test_a_folder_of_any_letters_is_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose name has letters that mean something in a pattern is found as it is."""
+    live_at(monkeypatch)
+    folder = "/srv/c++ [x] (2*.|$^"
+
+    assert Traces.here(Path(folder)).first(f"in {folder}".encode()) == f"1: found the folder of the study, '{folder}'"
+
+
 def test_a_folder_in_any_bytes_is_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder whose name is not UTF-8 is found by its bytes."""
     live_at(monkeypatch)
