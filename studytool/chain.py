@@ -22,11 +22,14 @@ def begun(place: StudyPlace, dtype: str) -> str:
     path = place.results(dtype).ledger
     shown = place.shown(path)
     events = ledger.read(path, shown)
+    if not events and not any(place.results(dtype).records.glob("*.jsonl")):
+        raise CannotSayError(f"{shown}: nothing stands in it yet")
     if not events or events[0].event != "frozen":
         raise StudyError(f"{shown}:1: expected the frozen manifest as the first event")
     data = read_bytes(place.manifest)
     if events[0].body["manifest"] != digest.sha256(data):
-        marks, now = list(events[0].body["marks"]), digest.line_marks(data)  # type: ignore[arg-type]
+        marks = list(events[0].body["marks"])  # type: ignore[arg-type]
+        now = digest.line_marks(data, len(marks) + 1)
         line = next((n for n, (a, b) in enumerate(zip(marks, now, strict=False), 1) if a != b), len(now))
         raise StudyError(f"{place.shown(place.manifest)}:{line}: changed since the ledger began")
     return f"{len(events)} events, chain intact, manifest sha256:{digest.sha256(data)[:12]}"
@@ -44,7 +47,7 @@ def told(job: Job, events: Events) -> str:
             raise StudyError(f"{shown}:{number}: frozen a second time")
         if event.event == "session" and (file := str(event.body["file"])) in seen:
             raise StudyError(f"{shown}:{number}: {file} is there twice")
-        if event.event == before.event and event.body == before.body:
+        if event.event == before.event != "driver" and event.body == before.body:  # which may be started again
             raise StudyError(f"{shown}:{number}: says what line {number - 1} says")
         seen |= {str(event.body["file"])} if event.event == "session" else set()
     _order(job, events, shown)
@@ -107,7 +110,7 @@ def drivers(job: Job, events: Events) -> str:
     }
     for path in sorted((job.place.folder / "drivers").glob("[!.]*")):
         if re.fullmatch(r"[0-9a-f]{12}-.+", path.name) and path.name not in known:
-            raise StudyError(f"{job.place.shown(path)}: no ledger has it")
+            raise CannotSayError(f"{job.place.shown(path)}: no ledger has it yet; was it stopped as it began?")
     return ", ".join(dict.fromkeys(told)) or "none was recorded"
 
 

@@ -3,12 +3,14 @@
 CannotSayError means that there is no answer yet, any other StudyError that the check fails; both say where.
 """
 
+import datetime as dt
+import io
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results
+from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results, score
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, NotApplicableError, StudyError
@@ -51,6 +53,11 @@ class Found:
     def scored(self) -> dict[str, Any]:
         """Return the score."""
         return results.score_of(self.job, self.train)
+
+    @property
+    def moved(self) -> list[dict[str, Any]]:
+        """Return the routing cases that do not keep their plan."""
+        return score.moved(self.scored["routing"])
 
 
 def _comparable(found: Found) -> str:
@@ -202,18 +209,23 @@ def _lookups(found: Found) -> str:
 
 def _attempts(found: Found) -> str:
     """Return the attempts at the hold-out; one that did not pass with the same entries is not passed over."""
-    number, verdict = found.scored["attempts"]["holdout"], found.scored["verdict"]
     told = []
-    for row in (row for row in found.scored["unscored"] if row["split"] == Split.HOLDOUT):
-        why = found.scored["reasons"].get(f"holdout attempt {number}", "no reason")
-        if row["verdict"] == "FAIL" and verdict == "PASS":
-            raise StudyError(
-                f"timed again until it passed: attempt {row['attempt']} says FAIL, attempt {number} PASS, with the same"
-                f" entries ({why})"
-            )
-        whole = f"whole, {row['verdict'] or 'other entries'}"
-        state = whole if row["lines"] == row["planned"] else f"{row['lines']} of {row['planned']} lines"
-        told.append(f"attempt {row['attempt']}: {state}; attempt {number} was made because: {why}")
+    passed = {Split.HOLDOUT: found.scored["verdict"], Split.ROUTING: "FAIL" if found.moved else "PASS"}
+    for split in (split for split in passed if str(split) in found.scored["attempts"]):
+        number = found.scored["attempts"][split]
+        rows = [row for row in found.scored["unscored"] if row["split"] == split]
+        why = found.scored["reasons"].get(f"{split} attempt {number}", "no reason")
+        for row in rows:
+            if row["verdict"] == "FAIL" and passed[split] == "PASS":
+                raise StudyError(
+                    f"timed again until it passed: {split} attempt {row['attempt']} says FAIL, attempt {number} PASS,"
+                    f" with the same entries ({why})"
+                )
+            whole = f"whole, {row['verdict'] or 'other entries'}"
+            state = whole if row["lines"] == row["planned"] else f"{row['lines']} of {row['planned']} lines"
+            reason = f" (made because: {row['reason']})" if row["reason"] else ""
+            told.append(f"{split} attempt {row['attempt']}: {state}{reason}")
+        told += [f"attempt {number} was made because: {why}"] if rows else []
     return "; ".join(told) or "the first attempt is the only one"
 
 
@@ -227,11 +239,9 @@ def _unseen(found: Found) -> str:
     if not others:
         raise NotApplicableError("no other study is here")
     for place in (StudyPlace(job.place.root, path.parent.name) for path in others):
-        frozen = {sha256(line) for path in place.frozen.glob(f"{job.dtype}.*.jsonl") for line in _lines_of(path)}
-        records = place.results(job.dtype).records
-        for file in jsonl.read_all(records, job.place.root) if frozen & job.cases.keys() else ():
-            seen = sorted({record.case for record in file.records} & job.cases.keys())
-            if seen and file.session.started <= began:
+        for file in jsonl.read_all(place.results(job.dtype).records, job.place.root):
+            seen = sorted({record.case for record in file.records if record.order} & job.cases.keys())
+            if seen and not _is_later(file.session.started, began):
                 raise StudyError(
                     f"{job.place.shown(file.path)}: measured {len(seen)} hold-out cases before, such as"
                     f" {job.cases[seen[0]].label}"
@@ -239,17 +249,21 @@ def _unseen(found: Found) -> str:
     return f"{len(others)} other studies here measured none of its cases before"
 
 
-def _lines_of(path: Path) -> list[bytes]:
-    return [line for line in read_bytes(path).split(b"\n") if line]
+def _is_later(one: str, other: str) -> bool:
+    """Return whether a time is later than another, as far as both can be read; what cannot is not later."""
+    try:
+        return dt.datetime.fromisoformat(one) > dt.datetime.fromisoformat(other)
+    except (ValueError, TypeError):  # no times, or one without its zone
+        return False
 
 
 def _routing(found: Found) -> str:
     rows = found.scored["routing"]
     if not rows:
         raise NotApplicableError("no routing case was declared")
-    moved = [row["label"] for row in rows if row["auto"] != row["default"] or row["status"] != Status.OK]
-    if moved:
-        raise StudyError(f"{len(moved)} of {len(rows)} routing cases do not keep their plan, such as {moved[0]}")
+    if found.moved:
+        first = found.moved[0]["label"]
+        raise StudyError(f"{len(found.moved)} of {len(rows)} routing cases do not keep their plan, such as {first}")
     return f"{len(rows)} of {len(rows)} graphs that the table must leave alone keep their plan"
 
 
@@ -273,10 +287,12 @@ def _report(found: Found) -> str:
         _absent(found, found.job.results.report, "", "run `studytool report`")
     path = found.job.results.report
     there, expected = read_bytes(path), results.report_of(found.job, found.train, found.scored, found.events).encode()
-    known = set(expected.split(b"\n"))
-    strange = [number for number, line in enumerate(there.split(b"\n"), 1) if line not in known]
+    known = set(expected.splitlines(keepends=True))
+    first, strange = 0, 0
+    for number, line in enumerate(io.BytesIO(there), 1):
+        first, strange = (first, strange) if line in known else (first or number, strange + 1)
     if strange:
-        raise StudyError(f"{found.job.place.shown(path)}:{strange[0]}: no number stands behind {len(strange)} lines")
+        raise StudyError(f"{found.job.place.shown(path)}:{first}: no number stands behind {strange} lines")
     _same(found.job, there, expected, path)
     return "written again, byte for byte"
 

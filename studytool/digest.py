@@ -1,6 +1,8 @@
 """Canonical JSON, SHA-256, and orders that are pure functions of a seed. No library's random stream is used."""
 
 import hashlib
+import io
+import itertools
 import json
 from pathlib import Path
 
@@ -73,6 +75,6 @@ def tree_digest(paths: list[Path], root: Path) -> str:
     return digest(named)
 
 
-def line_marks(data: bytes) -> list[str]:
+def line_marks(data: bytes, most: int | None = None) -> list[str]:
     """Return a short hash per line of a file, by which a changed line can be named."""
-    return [sha256(line)[:8] for line in data.splitlines(keepends=True)]
+    return [sha256(line)[:8] for line in itertools.islice(io.BytesIO(data), most)]

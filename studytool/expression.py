@@ -25,8 +25,10 @@ _COMPARISON: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
 _PARTS = (ast.Compare, ast.BinOp, ast.Name, ast.Constant, ast.Load, *_ARITHMETIC, *_COMPARISON)
 _REFUSAL = "only fields, integers, + - * // % and comparisons can be used"
 MAX_LENGTH = 200
+MOST = 10**18
 
 
+@functools.lru_cache(1000)
 def names(text: str) -> frozenset[str]:
     """Return the names that an expression reads; ValueError when it is no expression."""
     nodes = list(ast.walk(_parse(text)))
@@ -87,5 +89,8 @@ def _value(node: ast.expr, fields: Mapping[str, int | str]) -> int | str:
         if type(left) is int and type(right) is int:
             if isinstance(node.op, ast.FloorDiv | ast.Mod) and right == 0:
                 raise ValueError("division by zero")
-            return _ARITHMETIC[type(node.op)](left, right)
+            value = _ARITHMETIC[type(node.op)](left, right)
+            if abs(value) > MOST:
+                raise ValueError(f"a value beyond {MOST}")
+            return value
     raise ValueError(_REFUSAL)

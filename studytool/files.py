@@ -16,7 +16,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file by these bytes: written beside it, synced, then renamed. StudyError where it cannot be."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with beside.open("wb") as file:
             file.write(data)
             file.flush()
@@ -24,8 +24,30 @@ def write_atomic(path: Path, data: bytes) -> None:
         beside.replace(path)
         sync_folder(path.parent)
     except OSError as error:
+        raise StudyError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
         with contextlib.suppress(OSError):
             beside.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those around it that are missing, durably."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(missing):
+        sync_folder(one.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file that somebody else may have written, its bytes and its name, durable."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(path.parent)
+    except OSError as error:
         raise StudyError(f"{path}: cannot be written: {error.strerror}") from None
 
 
@@ -48,4 +70,6 @@ def read_bytes(path: Path, kind: type[StudyError] = StudyError) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         raise kind(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL in its name
+        raise kind(f"{path}: cannot be read: not a file's name") from None
     raise kind(f"{path}: cannot be read: expected a file of at most {MAX_BYTES} bytes")

@@ -1,5 +1,6 @@
 """Freeze a study's cases and gate: written once, hashed, checked disjoint; verified before everything after it."""
 
+import bisect
 import re
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from studytool import model
 from studytool.decode import decode
 from studytool.digest import pretty, sha256
 from studytool.errors import FrozenError
-from studytool.files import read_bytes, sync_folder, write_atomic
+from studytool.files import make_folder, read_bytes, sync_folder, write_atomic
 from studytool.grid import case_line, differences_missing, expand
 from studytool.layout import StudyPlace
 from studytool.metrics import condition_text
@@ -79,10 +80,15 @@ def freeze(study: Study, place: StudyPlace, exclude: list[Path], commit: str) ->
     data = pretty(msgspec.to_builtins(manifest))
     beside = _folder_beside(place.frozen)
     try:
+        beside.chmod(0o755)
         for name, body in {**files, "MANIFEST.json": data}.items():
             write_atomic(beside / name, body)
         beside.replace(place.frozen)
-        sync_folder(place.frozen.parent)
+        try:
+            sync_folder(place.frozen.parent)
+        except OSError:
+            place.frozen.replace(beside)  # not frozen, so that it can be called again
+            raise
     except OSError as error:
         raise FrozenError(f"{place.frozen}: cannot be written: {error.strerror}") from None
     finally:
@@ -93,9 +99,8 @@ def freeze(study: Study, place: StudyPlace, exclude: list[Path], commit: str) ->
 def _folder_beside(folder: Path) -> Path:
     """Return a new folder of this process's own, to be renamed to `folder` when it is whole."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        beside.chmod(0o755)
     except OSError as error:
         raise FrozenError(f"{folder}: cannot be written: {error.strerror}") from None
     return beside
@@ -150,6 +155,10 @@ def check(study: Study, place: StudyPlace) -> tuple[Frozen | None, list[str]]:
         return None, [str(error)]
     problems = []
     cases = expand(study)
+    try:
+        _check_disjoint(study, cases)
+    except FrozenError as error:
+        problems.append(str(error))
     counts = {str(split): len(found) for split, found in cases.items()}
     if (manifest.name, manifest.counts) != (study.name, counts):
         problems.append(f"{shown}: name or counts are not those of {study.path}")
@@ -188,9 +197,10 @@ def manifest_of(data: bytes, shown: str) -> Manifest:
 
 def first_difference(found: bytes, expected: bytes) -> int:
     """Return the number of the first line in which two files differ."""
-    pairs = zip(found.split(b"\n"), expected.split(b"\n"), strict=False)
-    common = min(found.count(b"\n"), expected.count(b"\n")) + 1
-    return next((number for number, (a, b) in enumerate(pairs, 1) if a != b), common)
+    alike = bisect.bisect_left(
+        range(min(len(found), len(expected))), True, key=lambda n: found[: n + 1] != expected[: n + 1]
+    )
+    return found.count(b"\n", 0, alike) + 1
 
 
 def _check_disjoint(study: Study, cases: Cases) -> None:

@@ -17,7 +17,7 @@ from studytool.model import Case, Grid, Split, SplitSpec, Study, case_problem
 from studytool.runtime import key
 
 MAX_CASES = 200_000
-MAX_COMBINATIONS = 2_000_000
+MAX_COMBINATIONS = 200_000
 _DEFAULTS: dict[str, int | str] = {"b": 1, "h_kv": "h_q", "s_q": "s_kv", "d_v": "d_qk"}
 """What a grid means when it does not say: one batch, MHA, square, one head dimension."""
 

@@ -5,8 +5,10 @@ The first line is the Session, each further line a Record. `prev` of a record is
 drops it, since the case is then measured again whole. Anything else that is wrong raises with file and line.
 """
 
+import io
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -16,10 +18,11 @@ from studytool import model
 from studytool.decode import decode
 from studytool.digest import sha256
 from studytool.errors import RecordError
-from studytool.files import read_bytes, sync_folder
+from studytool.files import make_folder, read_bytes, sync_folder
 from studytool.model import MOST_NS, LegRecord, Record, Session, Split, Status
 
 MAX_LINE = 64 << 20
+MOST_BYTES = 1 << 60
 _COUNTS = frozenset({"trend_ppm", "flush_probe_ppm", "took_ns", "startup_ns", "warmup_rounds", "steady"})
 """Checks of a record that are read as integers."""
 
@@ -49,7 +52,7 @@ class Writer:
         """Create the file and write its first line; RecordError when it exists or cannot be written."""
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             sync_folder(path.parent)
         except OSError as error:
@@ -90,25 +93,32 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
     """
     name = shown or str(path)
     data = read_bytes(path, RecordError)
-    lines = data.split(b"\n")
-    torn = len(lines.pop())
-    if not lines:
-        return None
-    session = _decode(lines[0], Session, f"{name}:1")
-    if problem := _session_problem(session):
-        raise RecordError(f"{name}:1: {problem}")
+    file = io.BytesIO(data)  # read line by line: a list of tens of millions would take gigabytes
+    session: Session | None = None
     records: list[Record] = []
-    for number, line in enumerate(lines[1:], 2):
-        where = f"{name}:{number}"
-        record = _decode(line, Record, where)
-        if record.prev != sha256(lines[number - 2] + b"\n"):
-            raise RecordError(f"{_broken_link(name, lines, number)}: changed after it was written")
-        if problem := record_problem(record, session):
-            raise RecordError(f"{where}: {problem}")
-        if line != _ENCODER.encode(record):
-            raise RecordError(f"{where}: not written as this tool writes a record")
-        records.append(record)
-    return SessionFile(path, session, tuple(records), sha256(data), len(lines), torn)
+    before, torn = b"", 0
+    for number, whole in enumerate(file, 1):
+        line, where = whole.removesuffix(b"\n"), f"{name}:{number}"
+        if line == whole:
+            torn = len(whole)
+            break
+        if session is None:
+            session = _decode(line, Session, where)
+            if problem := _session_problem(session):
+                raise RecordError(f"{where}: {problem}")
+        else:
+            record = _decode(line, Record, where)
+            if record.prev != sha256(before):
+                raise RecordError(f"{_broken_link(name, number, whole, file.readline())}: changed after it was written")
+            if problem := record_problem(record, session):
+                raise RecordError(f"{where}: {problem}")
+            if line != _ENCODER.encode(record):
+                raise RecordError(f"{where}: not written as this tool writes a record")
+            records.append(record)
+        before = whole
+    if session is None:
+        return None
+    return SessionFile(path, session, tuple(records), sha256(data), 1 + len(records), torn)
 
 
 def read_all(folder: Path, root: Path) -> list[SessionFile]:
@@ -122,17 +132,22 @@ def _session_problem(session: Session) -> str | None:
     prints = session.fingerprint
     if not 0 < prints.tick_ns <= MOST_NS:
         return f"tick_ns is {prints.tick_ns}; expected a time"
+    if not 0 <= prints.memory_bytes <= MOST_BYTES:
+        return f"memory_bytes is not between 0 and {MOST_BYTES}"
+    numbers = {"cudnn": prints.versions.get("cudnn", "0"), "sm_count": prints.settings.get("sm_count", "0")}
+    if wrong := [name for name, value in numbers.items() if not re.fullmatch("[0-9]{1,9}", value)]:
+        return f"{wrong[0]} is {numbers[wrong[0]][:100]!r}; expected a number"
     texts = [prints.board, prints.uuid, prints.cc, *prints.versions.values(), *prints.settings.values()]
     odd = next((text for text in [*texts, *prints.device.values()] if not text.isprintable() or len(text) > 1000), None)
     return None if odd is None else f"found {odd[:100]!r} in the fingerprint; expected printable text on one line"
 
 
-def _broken_link(name: str, lines: list[bytes], number: int) -> str:
+def _broken_link(name: str, number: int, line: bytes, following: bytes) -> str:
     """Return which of line number - 1 and line number was changed: the later one when its own hash is off too."""
-    if number == len(lines):
+    if not following.endswith(b"\n"):
         return f"{name}:{number}: this line or line {number - 1}"
-    own = sha256(lines[number - 1] + b"\n").encode()
-    return f"{name}:{number - 1}" if b'"prev":"' + own + b'"' in lines[number] else f"{name}:{number}"
+    own = sha256(line).encode()
+    return f"{name}:{number - 1}" if b'"prev":"' + own + b'"' in following else f"{name}:{number}"
 
 
 def _decode(line: bytes, kind: type[_T], where: str) -> _T:

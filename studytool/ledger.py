@@ -5,6 +5,7 @@ Events: `frozen` (the manifest that holds from here on), `session` (a records fi
 `drivers/` was started).
 """
 
+import io
 import os
 import re
 from pathlib import Path
@@ -16,7 +17,8 @@ from studytool import model
 from studytool.decode import decode
 from studytool.digest import canonical, digest, sha256
 from studytool.errors import LedgerError
-from studytool.files import read_bytes, sync_folder
+from studytool.files import make_folder, read_bytes, sync, sync_folder
+from studytool.metrics import PPM
 from studytool.model import Split
 
 _DRIVER = {"name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", "sha256": "[0-9a-f]{64}"}
@@ -57,8 +59,10 @@ def read(path: Path, shown: str | None = None) -> tuple[Event, ...]:
         return ()
     data = read_bytes(path, LedgerError)
     events: list[Event] = []
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        where = f"{name}:{number}"
+    for number, whole in enumerate(io.BytesIO(data), 1):
+        line, where = whole.removesuffix(b"\n"), f"{name}:{number}"
+        if line == whole:
+            break
         event = decode(line, Event, where, "event", LedgerError)
         if problem := body_problem(event.event, event.body):
             raise LedgerError(f"{where}: {problem}")
@@ -80,6 +84,8 @@ def body_problem(kind: str, body: Body) -> str | None:
     expected = {name: type_.__name__ for name, type_ in sorted(EVENTS[kind].items())}
     if found != expected:
         return f"{kind} tells {found}; expected {expected}"
+    if kind == "apply" and not (0 <= int(str(body["margin_ppm"])) <= PPM and body["scope"] in model.SCOPES):
+        return f"apply tells margin_ppm {body['margin_ppm']}, scope {body['scope']}; no fit has them"
     names = {name: str(body[name]) for name in _DRIVER if kind == "driver"}
     wrong = next((text for name, text in names.items() if not re.fullmatch(_DRIVER[name], text)), None)
     return None if wrong is None else f"driver tells {wrong[:100]!r}; expected a file's name and its SHA-256"
@@ -93,7 +99,7 @@ def append(path: Path, at: str, event: str, body: Body) -> None:
         raise LedgerError(f"{path}: {problem}")
     line = _line(msgspec.structs.replace(draft, own=_own(draft))) + b"\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             written = os.write(handle, line)
@@ -112,7 +118,8 @@ def drop_torn_tail(path: Path) -> None:
     data = read_bytes(path, LedgerError) if path.exists() else b""
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
-        sync_folder(path.parent)
+    if path.exists():
+        sync(path)  # what is there may be what a command wrote that was killed before it was durable
 
 
 def freshness(events: tuple[Event, ...]) -> Freshness:

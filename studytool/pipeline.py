@@ -164,6 +164,11 @@ def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
     place = _place_of_table(lines_path, table_path)
     if place is None:
         return apply.apply(lines_path, table_path, None, now())
+    if place.frozen.exists():
+        study = open_study(place)
+        for dtype in study.dtypes:
+            if place.results(dtype).records.is_dir():
+                timing.seal(job_of(study, place, dtype, Split.TRAIN), now)
     with timing.alone(place):
         for path in sorted(place.folder.glob("*/ledger.jsonl")):
             ledger.drop_torn_tail(path)
@@ -239,11 +244,11 @@ def score(job: Job, now: Now) -> dict[str, Any]:
     _check_records(job)
     _check_entries(job)
     timing.seal(job, now)
-    scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
-    data = results.score_bytes(scored)
     with timing.alone(job.place):
-        last = ledger.last(ledger.read(job.results.ledger), "score")
-        if last is None or last.body["score"] != sha256(data):
+        scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
+        data = results.score_bytes(scored)
+        looked = [event for event in ledger.read(job.results.ledger) if event.event in {"score", "apply"}]
+        if not looked or looked[-1].body.get("score") != sha256(data):  # a look with other entries is another look
             ledger.append(job.results.ledger, now(), "score", {"score": sha256(data)})
         write_atomic(job.results.score, data)
     return scored

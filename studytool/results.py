@@ -3,10 +3,10 @@
 import json
 from typing import Any, NamedTuple
 
-from studytool import fit, ledger, lines, rows, score, studyjson, summary
+from studytool import fit, ledger, lines, rows, score, studyjson, summary, tally
 from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
-from studytool.errors import CannotSayError
+from studytool.errors import CannotSayError, StudyError
 from studytool.model import Split
 from studytool.report import markdown
 from studytool.studyjson import Summary
@@ -73,10 +73,14 @@ def score_of(job: Job, found: Train) -> dict[str, Any]:
 
 def _unscored(inputs: score.Inputs, split: Split, attempt: Attempt) -> score.Unscored:
     """Return an attempt that is not scored, with what the gate would say of a whole one with the same entries."""
+    reason = attempt.files[0].session.reason
     same = attempt.files[0].session.entries == inputs.holdout.files[0].session.entries
-    if split is not Split.HOLDOUT or attempt.missing or not same:
-        return score.Unscored(split, attempt, "")
-    return score.Unscored(split, attempt, str(score.score(inputs._replace(holdout=attempt))["verdict"]))
+    if split is Split.TRAIN or attempt.missing or not same:
+        return score.Unscored(split, attempt, "", reason)
+    if split is Split.ROUTING:
+        kept = not score.moved(tally.routing_rows(attempt.files, inputs.routing_cases))
+        return score.Unscored(split, attempt, "PASS" if kept else "FAIL", reason)
+    return score.Unscored(split, attempt, str(score.score(inputs._replace(holdout=attempt))["verdict"]), reason)
 
 
 def score_bytes(found: dict[str, Any]) -> bytes:
@@ -96,6 +100,9 @@ def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[led
     if applied is None:
         raise CannotSayError(f"{job.dtype}: no lines were applied; run gen.py and `studytool apply`")
     holdout = complete_attempt(job)
+    freshness = ledger.freshness(events[:looked])
+    if freshness.state == "FRESH" and holdout.files[0].session.entries != applied.body["entries"]:
+        raise StudyError(f"{job.place.shown(holdout.files[0].path)}:1: timed with other entries than those applied")
     fitted = lines_of(found, int(str(applied.body["margin_ppm"])), str(applied.body["scope"]))
     return markdown.Sources(
         study=job.study,
@@ -103,7 +110,7 @@ def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[led
         fit=fitted,
         header=header_of(fitted.text),
         score=json.loads(json.dumps(scored)),
-        freshness=ledger.freshness(events[:looked]),
+        freshness=freshness,
         sessions=[(file.path.name, file.session.started, len(file.records)) for file in holdout.files],
         fingerprint=holdout.files[0].session.fingerprint,
     )

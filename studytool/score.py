@@ -30,6 +30,7 @@ class Unscored(NamedTuple):
     split: Split
     attempt: Attempt
     verdict: str
+    reason: str
 
 
 class Inputs(NamedTuple):
@@ -102,6 +103,11 @@ def score(inputs: Inputs) -> Json:
     }
 
 
+def moved(routing: Sequence[Json]) -> list[Json]:
+    """Return the rows of routing cases that do not keep their plan."""
+    return [row for row in routing if row["auto"] != row["default"] or row["status"] != Status.OK]
+
+
 def _sources(inputs: Inputs) -> Json:
     """Return which attempts and records were scored, why an attempt was made, and what was left unscored."""
     return {
@@ -125,8 +131,9 @@ def _sources(inputs: Inputs) -> Json:
                 "lines": attempt.found,
                 "planned": attempt.planned,
                 "verdict": verdict,
+                "reason": reason,
             }
-            for split, attempt, verdict in inputs.unscored
+            for split, attempt, verdict, reason in inputs.unscored
         ],
     }
 
@@ -185,7 +192,7 @@ def _metrics(
         "cases_timed": len({item.digest for item in timed}),
         "inconclusive": len({item.digest for item in timed if item.entry["code"]}),
         "reached": len({item.digest for item in timed if item.entry["lookup"] is not None}),
-        "routing_changed": sum(row["auto"] != row["default"] or row["status"] != Status.OK for row in routing),
+        "routing_changed": len(moved(routing)),
         "band": None if band is None else stats.ppm(band) - PPM,
     }
     if not timed:

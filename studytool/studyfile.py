@@ -271,7 +271,7 @@ def _words(allowed: tuple[str, ...]) -> Callable[[Node], tuple[int | str, ...]]:
 def _integers(node: Node) -> tuple[int | str, ...]:
     if node.is_mapping:
         return _range(node)
-    values: list[int | str] = []
+    values: dict[int | str, None] = {}
     for item in node.one_or_more():
         if item.is_text:
             value: int | str = item.text()
@@ -280,7 +280,7 @@ def _integers(node: Node) -> tuple[int | str, ...]:
             value = item.integer(0, _MAX_SIZE)
         if value in values:
             raise item.error(f"{value} stands there twice")
-        values.append(value)
+        values[value] = None
     return tuple(values)
 
 

@@ -17,7 +17,7 @@ from studytool.attempts import Attempt, Cell, Job
 from studytool.costs import Budget
 from studytool.digest import line_marks, rank, sha256
 from studytool.errors import CannotSayError, DeviceError, LedgerError, StudyError
-from studytool.files import read_bytes, write_atomic
+from studytool.files import read_bytes, sync, write_atomic
 from studytool.hosts import without_paths
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
@@ -129,6 +129,8 @@ def _begun(job: Job) -> tuple[ledger.Event, ...]:
     """Return the events of the job's ledger, none before its first; LedgerError for one of other frozen cases."""
     path = job.results.ledger
     ledger.drop_torn_tail(path)
+    for records in sorted(job.results.records.glob("*.jsonl")):
+        sync(records)
     events = ledger.read(path)
     begun = ledger.last(events, "frozen")
     if begun is not None and begun.body["manifest"] != job.frozen.sha256:

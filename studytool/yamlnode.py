@@ -15,7 +15,7 @@ import yaml
 from studytool.errors import StudyFileError
 from studytool.metrics import PPM
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 16
 MAX_DEPTH = 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def load(data: bytes, path: str) -> Node:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise StudyFileError(f"{path}:{line}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a character or version beyond all is a ValueError
         raise StudyFileError(f"{path}:1: not YAML: {str(error).splitlines()[0]}") from None
     if document is None:
         raise StudyFileError(f"{path}:1: found nothing; expected a study")

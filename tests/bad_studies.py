@@ -218,7 +218,7 @@ BAD = {
     "too large": (
         "base: library",
         "base: library  #" + "." * 2**20,
-        f"1: {len(STUDY_YAML) + 3 + 2**20} bytes; expected at most 1048576",
+        f"1: {len(STUDY_YAML) + 3 + 2**20} bytes; expected at most 65536",
     ),
     "empty grid": (G14, "mask: tl", "15: the grid has no h_q; expected op, dtype, b, h_q, h_kv, s_q, s_kv, d_qk, d_v"),
     "nothing left": (

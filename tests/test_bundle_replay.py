@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from factories import STUDY_YAML
 from studytool import bundle, freeze, pipeline
 from studytool import replay as replaying
 from studytool.digest import pretty, sha256
-from studytool.errors import FrozenError
+from studytool.errors import FrozenError, StudyError
 from studytool.layout import StudyPlace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -296,13 +297,20 @@ class _BoomError(Exception):
     """An error that nobody expects."""
 
 
-def test_what_the_system_refuses_is_named_relative_to_the_archive(
-    archive: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+REFUSALS: dict[str, Callable[[Path], Exception]] = {
+    "the system": lambda path: PermissionError(13, "Permission denied", str(path)),
+    "this tool": lambda path: StudyError(f"{path}: cannot be used: Permission denied"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_is_refused_is_named_relative_to_the_archive(
+    archive: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[[Path], Exception]
 ) -> None:
-    """An error of the system about a file of the archive is one line that does not say where the file was."""
+    """An error about a file of the archive is one line that does not say where the file was."""
 
     def refuse(_study: object, place: StudyPlace, *_rest: object) -> Any:
-        raise PermissionError(13, "Permission denied", str(place.table))
+        raise refusal(place.table)
 
     monkeypatch.setattr(replaying, "replay", refuse)
 
@@ -418,13 +426,23 @@ def test_an_earlier_study_that_took_a_hold_out_case_is_found(pair: StudyPlace) -
 
 
 def test_an_earlier_study_whose_cases_were_changed_is_found(pair: StudyPlace) -> None:
-    """A changed file of frozen cases of the earlier study fails the check, which names it relative to the root."""
+    """A changed file of frozen cases of the earlier study fails the check, with its hash and that of its manifest."""
     path = pair.root / "frozen_cases/earlier/bf16.train.jsonl"
+    before = sha256(path.read_bytes())
     path.write_bytes(path.read_bytes().replace(b"512", b"520"))
     state, figure = disjoint_of(pair)
 
     assert state == "FAIL"
-    assert figure.startswith("frozen_cases/earlier/bf16.train.jsonl: sha256 ")
+    assert figure.endswith(f"bf16.train.jsonl: sha256 {sha256(path.read_bytes())}; its manifest has {before}")
+
+
+@pytest.mark.parametrize("name", ["bf16.train.jsonl", "MANIFEST.json"])
+def test_an_earlier_study_s_file_is_named_relative_to_the_root(pair: StudyPlace, name: str) -> None:
+    """A file of an earlier study that is not as it was is named like those of the study itself."""
+    path = pair.root / "frozen_cases/earlier" / name
+    path.write_bytes(b"not as it was\n")
+
+    assert disjoint_of(pair)[1].startswith(f"frozen_cases/earlier/{name}:")
 
 
 def test_an_earlier_study_of_another_name_is_not_the_one(pair: StudyPlace) -> None:

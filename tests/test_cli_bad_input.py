@@ -163,8 +163,14 @@ BAD_MANIFESTS: dict[str, tuple[Change, str]] = {
     "other study": (swap('"study_sha256": "', '"study_sha256": "0'), "studies/whole/study.yaml: changed since it was"),
     "other hash": (swap('"gate.json":"', '"gate.json":"0'), "frozen_cases/whole/gate.json: sha256 "),
     "no such file": (swap('"gate.json"', '"gone.json"'), "frozen_cases/whole/gate.json: not in MANIFEST.json"),
-    "a file elsewhere": (swap('{"bf16.h', '{"/etc/passwd":"0","bf16.h'), "frozen_cases/whole//etc/passwd: not made by"),
-    "a name of two lines": (swap('{"bf16.h', '{"a\\nb":"0","bf16.h'), "frozen_cases/whole/a\\nb: not made by study"),
+    "a file elsewhere": (
+        swap('{"bf16.h', '{"/etc/passwd":"0","bf16.h'),
+        f"{MANIFEST}:1: not a manifest: found file '/etc/passwd'; expected one",
+    ),
+    "a name of two lines": (
+        swap('{"bf16.h', '{"a\\nb":"0","bf16.h'),
+        f"{MANIFEST}:1: not a manifest: found file 'a\\nb'; expected one",
+    ),
 }
 
 

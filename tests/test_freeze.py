@@ -183,14 +183,19 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
     (place.frozen / "bf16.train.jsonl").unlink()
     content = manifest_of(place)
     del content["files"]["gate.json"]
-    content["files"] |= {"/etc/passwd": "0" * 64, "../up.jsonl": "0" * 64}
+    content["files"] |= {"more.jsonl": "0" * 64}
+    place.manifest.write_bytes(pretty(content))
+    found = check(place)
+    content["files"] |= {"../up.jsonl": "0" * 64}
     place.manifest.write_bytes(pretty(content))
 
-    assert check(place) == [
-        "frozen_cases/tiny/../up.jsonl: not made by study.yaml",
-        "frozen_cases/tiny//etc/passwd: not made by study.yaml",
+    assert found == [
         "frozen_cases/tiny/bf16.train.jsonl: not there",
         "frozen_cases/tiny/gate.json: not in MANIFEST.json",
+        "frozen_cases/tiny/more.jsonl: not made by study.yaml",
+    ]
+    assert check(place) == [
+        "frozen_cases/tiny/MANIFEST.json:1: not a manifest: found file '../up.jsonl'; expected one beside it"
     ]
 
 

@@ -108,7 +108,10 @@ def break_file(earlier: StudyPlace) -> None:
 BAD_EXCLUDES = {
     "changed file": (break_file, r"bf16\.holdout\.jsonl: sha256 \w{64}; its manifest has \w{64}$"),
     "missing file": (lambda e: (e.frozen / "bf16.train.jsonl").unlink(), r"bf16\.train\.jsonl: cannot be read: No su"),
-    "no manifest": (lambda e: e.manifest.write_text("{}"), r"MANIFEST\.json:1: not a manifest: Object missing required"),
+    "no manifest": (
+        lambda e: e.manifest.write_text("{}"),
+        r"MANIFEST\.json:1: not a manifest: Object missing required",
+    ),
     "empty": (lambda e: e.manifest.write_text(""), r"MANIFEST\.json:1: not a manifest: Input data was truncated"),
     "schema": (
         lambda e: e.manifest.write_bytes(pretty(manifest_of(e) | {"schema": 2})),

@@ -18,7 +18,7 @@ from studytool.runtime import key, lookup
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COMMENTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
-SIZES = st.integers(-(2**70), 2**70)
+SIZES = st.integers(-(10**15), 10**15)
 LIMITS = (
     SIZES
     | TEXTS

@@ -236,7 +236,9 @@ def test_unscored_attempts_are_listed(tmp_path: Path) -> None:
     scripted.write(place, Split.ROUTING, lambda _case: Timed())
     found = scripted.score_of(place)
 
-    assert found["unscored"] == [{"split": "holdout", "attempt": 1, "lines": 5, "planned": 12, "verdict": ""}]
+    assert found["unscored"] == [
+        {"split": "holdout", "attempt": 1, "lines": 5, "planned": 12, "verdict": "", "reason": ""}
+    ]
     assert found["attempts"]["holdout"] == 2
     assert found["metrics"] == BY_HAND
 

@@ -26,6 +26,10 @@ QUIET_S = 30
 """Off a terminal, progress is a line as often as this."""
 
 
+MOST_CHARACTERS = 700
+"""The longest text that is printed whole on one line."""
+
+
 class OneLine:
     """Ends a command with one line and the error's exit code, in this one place."""
 
@@ -48,6 +52,8 @@ class OneLine:
 
 def printable(text: str) -> str:
     """Return a text as one line in which nothing acts on the terminal: a name from a bad file may hold anything."""
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[: MOST_CHARACTERS - 200]} ... {len(text) - MOST_CHARACTERS + 300} characters ... {text[-100:]}"
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

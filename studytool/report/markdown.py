@@ -208,6 +208,11 @@ def _run(sources: Sources) -> str:
         + (f", of which the gate says {row['verdict']} with the same entries." if row["verdict"] else ".")
         for row in score["unscored"]
     ]
+    left += [
+        f"- {row['split']} attempt {row['attempt']} was made because: {row['reason']}."
+        for row in score["unscored"]
+        if row["reason"]
+    ]
     left += [f"- {attempt} was made because: {reason}." for attempt, reason in sorted(score["reasons"].items())]
     looks = f"- The hold-out is {_fresh(sources.freshness)}; per-case looks at it so far: {sources.freshness.looks}."
     coverage = score["coverage"]

@@ -32,6 +32,11 @@ MEASURED = ("cudnn", "torch", "sm_count", "memory_gib")
 MAX_BYTES = 32 << 20
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 8
+MAX_SIZE = 10**15
+"""The largest integer in a key."""
+
+MAX_PARTS = 1_500_000
+"""Most commas, colons, brackets and line ends: what `ast` makes of one takes half a kilobyte."""
 
 Key = tuple[int | str, ...]
 Limit = int | str | tuple[int, int] | tuple[str, ...]
@@ -127,6 +132,8 @@ def parse(source: bytes, where: str) -> Table:
     """Return the table in a module's bytes; `where` names it in the TableError of a bad line."""
     if len(source) > MAX_BYTES:
         raise TableError(f"{where}:1: more than {MAX_BYTES} bytes")
+    if sum(source.count(part) for part in b",:;([{\n+-*/.=<>|&^%@~") > MAX_PARTS:
+        raise TableError(f"{where}:1: more than {MAX_PARTS} commas, colons, brackets and lines")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
@@ -158,7 +165,7 @@ def _literal(node: ast.expr, where: str) -> Any:
     try:
         value = ast.literal_eval(node)
         repr(value)  # an integer that is too long to print raises here, not in an error message
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError):
         raise TableError(f"{where}:{node.lineno}: not a literal") from None
     return value
 
@@ -199,7 +206,7 @@ def _entries(node: ast.expr, rows: Mapping[str, tuple[str, ...]], where: str) ->
         line = key_node.lineno
         key, value = _literal(key_node, where), _literal(value_node, where)
         parts = [type(part) for part in key] if type(key) is tuple else []
-        if parts[:2] != [str, str] or not set(parts) <= {int, str}:
+        if parts[:2] != [str, str] or not set(parts) <= {int, str} or not all(_size_ok(part) for part in key):
             raise TableError(f"{where}:{line}: key {key!r}; expected (row, cc, feature values)")
         if len(key) != 2 + len(rows.get(key[0], key)):
             raise TableError(f"{where}:{line}: key {key!r} does not have the features of ROWS[{key[0]!r}]")
@@ -209,6 +216,11 @@ def _entries(node: ast.expr, rows: Mapping[str, tuple[str, ...]], where: str) ->
             raise TableError(f"{where}:{line}: a name stands twice in the box of {key!r}")
         entries[key] = _entry(value, line, where)
     return entries
+
+
+def _size_ok(part: int | str) -> bool:
+    """Return whether a part of a key is no larger than a size can be: of larger ones many have one hash."""
+    return isinstance(part, str) or abs(part) <= MAX_SIZE
 
 
 def _says_twice(literal: ast.expr) -> bool:
