@@ -214,6 +214,15 @@ def _emptied(name: str) -> Change:
     return Change(act)
 
 
+def _folder(name: str) -> Change:
+    def act(place: StudyPlace) -> Names:
+        (place.root / FILES[name]).unlink()
+        (place.root / FILES[name]).mkdir()
+        return (f"{FILES[name]}:",)
+
+    return Change(act)
+
+
 def _exchanged(one: str, other: str) -> Change:
     def act(place: StudyPlace) -> Names:
         first, second = (place.root / name for name in (one, other))
@@ -231,6 +240,14 @@ def _other_dtype(name: str) -> str:
     return name.replace("/bf16", "/f16")
 
 
+def _nothing_left(place: StudyPlace) -> Names:
+    """Take ledger and records away: what was made from them is there, and nothing to hold it against."""
+    own = place.results("bf16")
+    for path in (own.ledger, *own.records.iterdir()):
+        path.unlink()
+    return (f"{FILES['ledger']}: nothing stands in it",)
+
+
 def clumsy() -> dict[str, Change]:
     """Return all of them by name."""
     found = {
@@ -242,6 +259,8 @@ def clumsy() -> dict[str, Change]:
     found |= {f"{name}, removed": _gone(name, renamed=False) for name in FILES}
     found |= {f"{name}, renamed": _gone(name, renamed=True) for name in FILES}
     found |= {f"{name}, emptied": _emptied(name) for name in FILES}
+    found |= {f"{name}, a folder in its place": _folder(name) for name in FILES}
+    found["ledger and records, removed"] = Change(_nothing_left, "cannot say")
     both = [name for name in FILES if "/bf16" in FILES[name]]
     found |= {f"{name} <-> f16's": _exchanged(FILES[name], _other_dtype(FILES[name])) for name in both}
     pairs = [

@@ -32,6 +32,8 @@ def put(root: Path, tree: Tree) -> None:
     for name in there.keys() - tree.keys():
         (root / name).unlink()
     for name, data in tree.items():
+        if (root / name).is_dir():
+            (root / name).rmdir()
         if there.get(name) != data:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_a_wrong_checksum_is_refused(packed: Packed, replay: Replay, at: int) ->
     changed[at] ^= 1
 
     assert is_refused(replay(bytes(changed)), r"not a gzipped tar: ")
+
+
+def test_what_does_not_inflate_is_refused(packed: Packed, replay: Replay) -> None:
+    """Deflated data that turn into noise within a member are refused."""
+    deflating = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    sound = deflating.compress(packed.parts + header(TABLE, 1 << 20) + random.Random(7).randbytes(1 << 19))
+    sound += deflating.flush(zlib.Z_SYNC_FLUSH)
+
+    assert is_refused(replay(packed.archive[:10] + sound + b"\xff" * 60), r"not a gzipped tar: ")
 
 
 def test_a_changed_byte_is_at_most_refused(packed: Packed, tmp_path: Path) -> None:

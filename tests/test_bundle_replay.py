@@ -265,7 +265,7 @@ def test_the_json_says_the_same(archive: Path, temporary: Path, args: tuple[str,
 
 def test_the_json_of_what_cannot_be_said(archive: Path, tmp_path: Path, temporary: Path) -> None:
     """Where a replay cannot say, its JSON says so, too; where it is refused there is none."""
-    path = repacked(archive, tmp_path / "a", {"studies/whole/bf16/score.json": None})
+    path = repacked(archive, tmp_path / "a", {"studies/whole/bf16/report.md": None})
     said = replay(path, temporary, "--json")
     told = json.loads(said.out)
 

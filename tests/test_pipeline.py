@@ -72,7 +72,7 @@ def test_progress_names_the_step_and_the_case(tmp_path: Path, monkeypatch: pytes
     study = pipeline.open_study(place)
     pipeline.freeze_study(study, place, [])
     seen: list[tuple[str, int, int, str]] = []
-    hooks = finished.hooks()._replace(progress=lambda name, step: seen.append((name, *step)))
+    hooks = finished.hooks()._replace(progress=lambda name, step: seen.append((name, *step[:3])))
     said = pipeline.time(pipeline.job_of(study, place, "bf16", Split.TRAIN), hooks)
 
     assert said == "bf16 train: attempt 1, 18 of 18 lines"

@@ -14,7 +14,7 @@ from commands import call
 from studytool import ledger, pipeline, results, rows
 from studytool.attempts import Job
 from studytool.layout import StudyPlace
-from studytool.model import Split
+from studytool.model import Split, Verdict
 from studytool.report.markdown import Sources
 
 pytest.importorskip("matplotlib")
@@ -211,7 +211,7 @@ def test_against_names_what_moved(made: StudyPlace) -> None:
     outcome = here.fit.outcomes[0]
     (first, *rest) = outcome.judged
     flipped = outcome._replace(
-        judged=(first._replace(ratio_ppm=2 * first.ratio_ppm, verdict="LOSE"), *rest), line=None, code="CONFLICT"
+        judged=(first._replace(ratio_ppm=2 * first.ratio_ppm, verdict=Verdict.LOSE), *rest), line=None, code="CONFLICT"
     )
     prints = here.fingerprint
     newer = msgspec.structs.replace(prints, versions={**prints.versions, "cudnn": "92800"})

@@ -195,8 +195,8 @@ def test_progress_tells_ratio_noise_and_time_left(tmp_path: Path, monkeypatch: p
 
     assert [step.ratio for step in steps] == [math.exp(rows.log_ratio(row, "frost", "backend")) for row in found]
     assert steps[-1].noise == stats.quantile(apart, 0.95)
-    left = [step.left_ns for step in steps]
-    assert left == sorted(left, key=lambda value: -(value or 0))
+    left = [step.left_ns or 0 for step in steps]
+    assert left == sorted(left, reverse=True)
     assert left[-1] == budget.remaining_ns < left[0]
 
 

@@ -10,6 +10,7 @@ from commands import call, tree
 
 from studytool import pipeline
 from studytool.layout import StudyPlace
+from studytool.model import Split
 
 
 def steps_of(place: StudyPlace, *options: str) -> dict[str, str]:
@@ -37,7 +38,7 @@ def test_finished_study_is_done(made: StudyPlace) -> None:
 def test_next_commands_lead_to_the_end(tmp_path: Path) -> None:
     """From a declaration on, the command that status names next, typed again and again, does the whole study."""
     place = finished.declare(tmp_path)
-    typed = []
+    typed: list[str] = []
     while command := next_command(place):
         assert len(typed) < 30
         typed.append(command)
@@ -61,7 +62,7 @@ def test_hold_out_waits_for_the_lines_of_all_dtypes(tmp_path: Path) -> None:
     study = pipeline.open_study(place)
     pipeline.freeze_study(study, place, [])
     for name in ("time", "lines"):
-        job = pipeline.job_of(study, place, "bf16", pipeline.Split.TRAIN)
+        job = pipeline.job_of(study, place, "bf16", Split.TRAIN)
         if name == "time":
             pipeline.time(job, finished.hooks())
         else:
