@@ -12,6 +12,19 @@ from studytool.layout import StudyPlace
 if "PYTEST_XDIST_WORKER" in os.environ:  # what a test starts is not traced: it is slow, and covered in process
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
+CAMPAIGNS = {
+    f"test_{name}" for name in ["bundle_hostile", "contamination", "corpus", "durability", "hostile", "plain", "tamper"]
+}
+"""Modules that do the same thing to hundreds of inputs; `.ci/run` runs them by themselves, without tracing lines."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of campaigns."""
+    for item in items:
+        if item.path.stem in CAMPAIGNS:
+            item.add_marker("campaign")
+
+
 settings.register_profile("studytool", deadline=None, max_examples=60)
 settings.load_profile("studytool")
 

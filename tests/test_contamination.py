@@ -497,6 +497,20 @@ def test_the_last_attempt_counts(place: StudyPlace) -> None:
     assert failing(place)["gate"].startswith("FAIL: slower_beyond_noise == 0: 1; ")
 
 
+def test_an_attempt_behind_the_last_look_cannot_be_said_of(place: StudyPlace) -> None:
+    """A hold-out that was timed again and not scored yet leaves the ledger open, and the score that of another."""
+    attempted(place, PASSES)
+    scripted.write(place, Split.HOLDOUT, FAILS, attempt=2)
+    found = checks_of(place)
+
+    assert found["ledger"][2:] == (
+        replay.UNSAID,
+        "studies/scripted/bf16/ledger.jsonl:7: holdout-02-001.jsonl was finished after the last score",
+    )
+    assert found["score.json"].figure.startswith("studies/scripted/bf16/score.json:")
+    assert found["score.json"].state == replay.FAIL
+
+
 def test_a_failed_attempt_with_other_entries_spends_the_hold_out(place: StudyPlace) -> None:
     """An attempt that failed with other entries is no attempt at these; that they changed is what is told."""
     scripted.write(place, Split.HOLDOUT, FAILS)
