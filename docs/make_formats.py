@@ -49,6 +49,7 @@ class Unscored(msgspec.Struct, forbid_unknown_fields=True):
     lines: int
     planned: int
     verdict: str
+    reason: str
 
 
 class Failed(msgspec.Struct, forbid_unknown_fields=True):
@@ -359,6 +360,7 @@ SENTENCES: dict[type, dict[str, str]] = {
         "lines": "How many lines it has.",
         "planned": "How many it should have.",
         "verdict": "What the gate would say of it; empty where it is not whole or had other entries.",
+        "reason": "Why it was made.",
     },
     Failed: {"case": _DIGEST, "label": _LABEL, "status": "How it ended; see Statuses.", "error": _ERROR},
     Coverage: {

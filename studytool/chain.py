@@ -110,7 +110,8 @@ def drivers(job: Job, events: Events) -> str:
     }
     for path in sorted((job.place.folder / "drivers").glob("[!.]*")):
         if re.fullmatch(r"[0-9a-f]{12}-.+", path.name) and path.name not in known:
-            raise CannotSayError(f"{job.place.shown(path)}: no ledger has it yet; was it stopped as it began?")
+            kind = StudyError if ledger.last(events, "score") else CannotSayError  # one may be stopped as it begins
+            raise kind(f"{job.place.shown(path)}: no ledger has it")
     return ", ".join(dict.fromkeys(told)) or "none was recorded"
 
 

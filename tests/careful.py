@@ -421,7 +421,7 @@ EVENTS = ("frozen", "train", "apply bf16", "apply f16", "holdout", "routing", "s
 """The events of the ledger of bf16, in order."""
 
 
-def _ledger(change: Callable[[list[Json]], object], words: Names, *, whole: bool = True) -> Change:
+def _ledger(change: Callable[[list[Json]], object], words: Names, *, whole: bool = True, state: str = "FAIL") -> Change:
     def act(place: StudyPlace) -> Names:
         events = forger.events_of(place)
         assert len(events) == len(EVENTS)
@@ -429,7 +429,7 @@ def _ledger(change: Callable[[list[Json]], object], words: Names, *, whole: bool
         forger.write_events(place, forger.rehashed(events) if whole else events)
         return words
 
-    return Change(act)
+    return Change(act, state)
 
 
 def _without(number: int) -> Callable[[list[Json]], object]:

@@ -179,19 +179,21 @@ MORE_LINES = frozenset({"turned", "cut_between"})
 
 
 def _edit(name: str, change: Callable[[Lines], Edited]) -> Change:
+    driver = name == "ledger" and change is last_taken_out
+
     def act(place: StudyPlace) -> Names:
         path = place.root / FILES[name]
         before = path.read_bytes()
         data, numbers = change(before.splitlines(keepends=True))
         assert data != before
         path.write_bytes(data)
-        if name == "ledger" and change in {last_taken_out, cut_between}:  # the last event is that of the driver
-            return f"{FILES[name]}:", f"{FILES['driver']}: no ledger"
-        if name in WHOLE_ONLY:
+        if driver:
+            return (f"{FILES['driver']}: no ledger has it",)
+        if name in WHOLE_ONLY or (name == "ledger" and change is cut_between):
             return (f"{FILES[name]}:",)
         return tuple(f"{FILES[name]}:{number}:" for number in numbers) + tuple(f"or line {n}:" for n in numbers)
 
-    return Change(act)
+    return Change(act, "FAIL")
 
 
 def _gone(name: str, *, renamed: bool) -> Change:

@@ -847,12 +847,17 @@ def score_json(root: Path, name: str, dtype: str, declared: Settings, summary: J
 def unscored(
     root: Path, name: str, dtype: str, declared: Settings, summary: Json, split: str, other: Attempt, scored: Attempt
 ) -> Json:
-    """Return an attempt that is not scored, and the verdict on it where it is a whole hold-out of the same entries."""
+    """Return an attempt that is not scored, why it was made, and the verdict on a whole one of the same entries."""
     whole = planned(other, read_cases(root, name, dtype, split), declared, routing=split == "routing")
     found = {"split": split, "attempt": other.number, "lines": len(other.lines), "planned": whole, "verdict": ""}
+    found["reason"] = other.sessions[0]["reason"]
     same = other.sessions[0]["entries"] == scored.sessions[0]["entries"]
     if split == "holdout" and len(other.lines) == whole and same:
         found["verdict"] = score_json(root, name, dtype, declared, summary, other.number)["verdict"]
+    if split == "routing" and len(other.lines) == whole and same:
+        rows = routing_rows(other.lines, read_cases(root, name, dtype, split))
+        moved = [row for row in rows if row["auto"] != row["default"] or row["status"] != "ok"]
+        found["verdict"] = "FAIL" if moved else "PASS"
     return found
 
 

@@ -375,6 +375,18 @@ def test_what_is_no_plain_file_is_not_packed(
             os.close(os.open(own.folder / name, os.O_RDONLY | os.O_NONBLOCK))  # which ends the one that writes
 
 
+@pytest.mark.parametrize(
+    "name", ["train copy.jsonl", ".#train-01-001.jsonl", "-.jsonl", "é.jsonl", "a" * 94 + ".jsonl"]
+)
+def test_records_of_an_odd_name_are_not_packed(own: StudyPlace, tmp_path: Path, name: str) -> None:
+    """A replay reads whatever ends in .jsonl; what no archive may have as a name is told, not left out."""
+    put(own.results("bf16").records, name)
+    (tmp_path / "out").mkdir()
+    told = refused(own, tmp_path / "out" / "study.tar.gz")
+
+    assert told.startswith(f"studies/whole/bf16/records/{name}: cannot be packed; expected ")
+
+
 @pytest.mark.parametrize("name", ["studies/whole/f16/report.md", "frozen_cases/earlier/bf16.train.jsonl"])
 def test_what_may_not_be_read_is_not_packed(
     own: StudyPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -1,5 +1,6 @@
 """Archives that nobody vouches for: whatever one holds, its replay ends with one line and leaves nothing behind."""
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -107,13 +108,15 @@ def test_what_is_no_gzipped_tar_is_refused(replay: Replay, archive: bytes) -> No
 
 
 def test_a_tar_that_is_not_gzipped_is_refused(packed: Packed, replay: Replay) -> None:
-    """A plain tar, and a zip file with the same members, are no archives."""
+    """A plain tar, one that is packed by other means, and a zip file with the same members are no archives."""
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as file:
         for name, data in packed.members.items():
             file.writestr(name, data)
 
     assert is_refused(replay(ended(packed.parts)), r"not a gzipped tar: ")
+    assert is_refused(replay(zlib.compress(ended(packed.parts))), r"not a gzipped tar: ")
+    assert is_refused(replay(bz2.compress(ended(packed.parts))), r"not a gzipped tar: ")
     assert is_refused(replay(zipped.getvalue()), r"not a gzipped tar: ")
 
 
@@ -195,6 +198,49 @@ def test_what_stands_behind_the_archive_is_refused(packed: Packed, replay: Repla
 def test_what_stands_behind_the_tar_is_refused(packed: Packed, replay: Replay, behind: bytes) -> None:
     """Nothing but zeros follows the tar within the gzip."""
     assert is_refused(replay(gz(ended(packed.parts) + behind)))
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 19], ids=lambda left: f"{left} blocks")
+def test_a_tar_ends_with_a_whole_record(packed: Packed, replay: Replay, left: int) -> None:
+    """However many blocks the members leave of the last record, two of zeros and what fills a record follow."""
+    size = -(len(packed.parts) + (left + 1) * BLOCK) % archives.RECORD
+    body = ended(packed.parts, member(TABLE, bytes(size)))
+
+    assert (len(packed.parts) + BLOCK + size + left * BLOCK) % archives.RECORD == 0
+    assert replay(gz(body)).code == 3
+    assert is_refused(replay(gz(body[:-BLOCK])))
+    assert is_refused(replay(gz(body + bytes(BLOCK))))
+    assert is_refused(replay(gz(body + bytes(archives.RECORD))))
+
+
+@pytest.mark.parametrize("at", [-1, -BLOCK, -archives.RECORD // 2])
+def test_what_fills_a_record_is_zeros(packed: Packed, replay: Replay, at: int) -> None:
+    """No byte behind the members is anything but zero."""
+    body = bytearray(ended(packed.parts, member(TABLE, bytes(-(len(packed.parts) + 2 * BLOCK) % archives.RECORD))))
+    body[at] = 1
+
+    assert is_refused(replay(gz(bytes(body))))
+
+
+def test_what_fills_a_block_is_zeros(packed: Packed, replay: Replay) -> None:
+    """No byte between the data of a member and the next header is anything but zero."""
+    for data in (b"x" * 3, b"x" * 511):
+        head, filled = header(TABLE, len(data)), data.ljust(BLOCK, b"y")
+
+        assert is_refused(replay(gz(ended(packed.parts, head + filled))))
+        assert replay(gz(ended(packed.parts, head + padded(data)))).code == 3
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 0], ids=["bytes", "pairs", "sevens", "at once"])
+def test_an_archive_is_read_in_any_pieces(
+    packed: Packed, replay: Replay, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """Wherever a piece that is read at once ends, the archive is taken, and refused with more or less of it."""
+    monkeypatch.setattr(bundle, "_AT_ONCE", pieces or len(packed.archive))
+
+    assert replay(packed.archive).code == 3
+    assert is_refused(replay(packed.archive + b"x"))
+    assert is_refused(replay(packed.archive[:-1]))
 
 
 def test_a_tar_without_its_end_is_refused(packed: Packed, replay: Replay) -> None:
@@ -474,6 +520,8 @@ CLASHES = {
     "two that differ by case": ("a", "A"),
     "folders that differ by case": ("a/b", "A/b"),
     "a file and a folder that differ by case": ("a/b", "A"),
+    "a folder and a file that differ by case": ("a", "A/b"),
+    "folders of other files that differ by case": ("a/b", "A/c"),
 }
 
 
@@ -633,6 +681,17 @@ def test_what_is_not_there_or_may_not_be_read_is_one_line(tmp_path: Path) -> Non
     for said in (missing, loop):
         assert said[:2] == (2, "")
         assert said.err.count("\n") == 1
+
+
+def test_what_the_system_refuses_is_one_line(packed: Packed, tmp_path: Path) -> None:
+    """An archive that is not there, and a folder in which nothing can be made, are errors that name the archive."""
+    path, into = tmp_path / "study.tar.gz", tmp_path / "into"
+    into.mkdir()
+    (into / "studies").touch()
+    for error in ("No such file or directory", "Not a directory|File exists"):
+        with pytest.raises(BundleError, match=rf"study\.tar\.gz: cannot be unpacked: (?:{error})\Z"):
+            bundle.unpack(path, into)
+        path.write_bytes(packed.archive)
 
 
 # anything

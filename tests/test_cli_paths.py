@@ -136,7 +136,11 @@ def test_any_letters_in_a_path_work(small: StudyPlace, tmp_path: Path, letters: 
     place = StudyPlace(root, "tiny")
 
     assert call("replay", place.folder).code == 0
-    assert call("report", place.folder, "--dtype", "bf16") == (0, f"{place.results('bf16').report}\n", "")
+    assert call("report", place.folder, "--dtype", "bf16") == (
+        0,
+        f"{place.results('bf16').report}\n{place.results('bf16').page}\n",
+        "",
+    )
     assert call("gen", place.results("bf16").study_json) == (0, place.results("bf16").lines.read_text(), NO_ENTRY)
 
 
@@ -151,12 +155,13 @@ def test_any_locale_works(small: StudyPlace, tmp_path: Path, locale: str, folder
     shutil.copytree(small.root, root)
     place = StudyPlace(root, "tiny")
     environment = {"LC_ALL": locale, "PYTHONIOENCODING": "", "PYTHONUTF8": ""}
+    call("report", place.folder, "--dtype", "bf16")
     before = tree(root)
     report = process("report", place.folder, "--dtype", "bf16", **environment)
     refused = process("freeze", place.folder, **environment)
 
     assert (report.code, report.err) == (0, "")
-    assert report.out.endswith("/studies/tiny/bf16/report.md\n")
+    assert re.search(r"/studies/tiny/bf16/report\.md\n.+/studies/tiny/bf16/report\.html\n$", report.out)
     assert refused[:2] == (2, "")
     assert re.fullmatch(r"[^\n]+/frozen_cases/tiny: is there already; frozen cases are never rewritten\n", refused.err)
     assert tree(root) == before

@@ -128,27 +128,31 @@ def test_replay_refuses_what_is_no_dtype(made: StudyPlace, name: str) -> None:
 
 
 def test_replay_exits_1_where_something_changed(whole: StudyPlace) -> None:
-    """A changed number in a score fails one check, which names the file and the line."""
+    """A changed number in a score fails its check, which names file and line, and that of the ledger that noted it."""
     path = whole.results("bf16").score
     path.write_bytes(path.read_bytes().replace(b'"cases_timed":4', b'"cases_timed":5'))
     said = call("replay", whole.folder)
     failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
 
     assert (said.code, said.err) == (1, "")
-    assert len(failed) == 1
-    assert re.fullmatch(r"FAIL        bf16 score\.json: studies/whole/bf16/score\.json:\d+: differs from .+", failed[0])
-    assert re.fullmatch(r"does not hold: 1 of \d+ checks fail", said.out.splitlines()[-1])
+    assert len(failed) == 2
+    assert re.fullmatch(
+        r"FAIL        bf16 ledger: .+: not the score that is in studies/whole/bf16/score\.json", failed[0]
+    )
+    assert re.fullmatch(r"FAIL        bf16 score\.json: studies/whole/bf16/score\.json:\d+: differs from .+", failed[1])
+    assert re.fullmatch(r"does not hold: 2 of \d+ checks fail", said.out.splitlines()[-1])
 
 
 def test_replay_exits_3_where_something_is_missing(whole: StudyPlace, tmp_path: Path) -> None:
-    """Without a score there is no answer yet; of a study that was never timed there is none either."""
-    whole.results("bf16").score.unlink()
+    """Without a report there is no answer yet; of a study that was never timed there is none either."""
+    whole.results("bf16").report.unlink()
     said = call("replay", whole.results("bf16").folder)
     place = tiny(tmp_path / "tiny")
     call("freeze", place.folder)
 
     assert said.code == 3
-    assert "cannot say  bf16 score.json: not scored yet; run `studytool score`" in said.out
+    told = "studies/whole/bf16/report.md: not there yet; run `studytool report`"
+    assert f"cannot say  bf16 report.md: {told}" in said.out
     assert call("replay", place.folder).code == 3
 
 

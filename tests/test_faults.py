@@ -144,7 +144,7 @@ def test_report_says_how_many_are_left_out_and_why(job: Job) -> None:
     text = job.results.report.read_text(encoding="utf-8")
     counts = Counter(str(status) for status, _ in ENDS.values())
 
-    assert said == (0, f"{job.results.report}\n", "")
+    assert said == (0, f"{job.results.report}\n{job.results.page}\n", "")
     assert f"| bf16 | 3 of {len(ENDS)} |" in text
     assert f"- Cases by status: {', '.join(f'{counts[name]} {name}' for name in sorted(counts))}." in text
     for case in job.cases.values():
