@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests: no deadline, since a test never asserts a wall time."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -12,17 +13,36 @@ from studytool.layout import StudyPlace
 if "PYTEST_XDIST_WORKER" in os.environ:  # what a test starts is not traced: it is slow, and covered in process
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
-CAMPAIGNS = {
-    f"test_{name}" for name in ["bundle_hostile", "contamination", "corpus", "durability", "hostile", "plain", "tamper"]
-}
+CAMPAIGNS = frozenset(
+    f"test_{name}"
+    for name in (
+        "bundle_hostile",
+        "bundle_replay",
+        "contamination",
+        "corpus",
+        "durability",
+        "hosts",
+        "hostile",
+        "plain",
+        "tamper",
+    )
+)
 """Modules that do the same thing to hundreds of inputs; `.ci/run` runs them by themselves, without tracing lines."""
 
+SHARE = int(os.environ.get("STUDYTOOL_CAMPAIGN_SHARE", "1"))
+"""Of each test of a campaign with many inputs every so many-th is run: all, unless a run has little time."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of campaigns."""
-    for item in items:
-        if item.path.stem in CAMPAIGNS:
-            item.add_marker("campaign")
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of campaigns, and leave out those that are not in the share."""
+    campaign = sorted((item for item in items if item.path.stem in CAMPAIGNS), key=lambda item: item.nodeid)
+    left_out: set[pytest.Item] = set()
+    for _, own in itertools.groupby(campaign, key=lambda item: item.nodeid.split("[")[0]):
+        left_out |= {item for number, item in enumerate(own) if number % SHARE}
+    for item in campaign:
+        item.add_marker("campaign")
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 settings.register_profile("studytool", deadline=None, max_examples=60)
