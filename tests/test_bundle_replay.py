@@ -21,6 +21,7 @@ from studytool import bundle, freeze, pipeline
 from studytool import replay as replaying
 from studytool.digest import pretty, sha256
 from studytool.errors import FrozenError, StudyError
+from studytool.files import read_bytes
 from studytool.layout import StudyPlace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,6 +187,12 @@ def test_a_manifest_may_name_anything(archive: Path, tmp_path: Path, temporary: 
 
     assert (said.code, said.err) == (1, "")
     assert all(line.isprintable() for line in said.out.splitlines())
+
+
+def test_what_is_no_file_s_name_cannot_be_read() -> None:
+    """A name with a NUL is an error like any other of a file that cannot be read, of the kind asked for."""
+    with pytest.raises(FrozenError, match=r"a\0b: cannot be read: "):
+        read_bytes(Path("a\0b"), FrozenError)
 
 
 def test_what_replay_is_asked_for_and_cannot_be_had_names_the_member(archive: Path, temporary: Path) -> None:

@@ -152,11 +152,13 @@ def test_a_machine_that_has_no_name_of_its_own_is_no_trace(monkeypatch: pytest.M
 
 
 def test_a_name_with_a_domain_is_found_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that knows its domain is told by its short name, too."""
-    live_at(monkeypatch, node=f"{NODE}.lab.example")
+    """A machine that knows its domain is told by its short name, too, and by the whole one where that is too short."""
+    for node, text in ((f"{NODE}.lab.example", NODE), ("n1.lab.example", "n1.lab.example")):
+        live_at(monkeypatch, node=node)
 
-    for text in (f"{NODE}.lab.example", NODE):
-        assert Traces.here(Path("/srv")).first(f"on {text}".encode()).startswith("1: found the machine's name")
+        for told in (node, text):
+            assert Traces.here(Path("/srv")).first(f"on {told}".encode()).startswith("1: found the machine's name")
+    assert Traces.here(Path("/srv")).first(b"on n1") == ""
 
 
 @pytest.mark.parametrize("folder", ["/", "."])
@@ -308,7 +310,14 @@ def test_without_paths(text: str, left: str) -> None:
     assert without_paths(text) == left
 
 
-HIDDEN = ["file:///home/x/a.so", "/home/x//lib//a.so", "//home/x/a.so", "cc -I/home/x/a.so", "cc '-L/home/x/a.so'"]
+HIDDEN = [
+    "file:///home/x/a.so",
+    "/home/x//lib//a.so",
+    "//home/x/a.so",
+    "cc -I/home/x/a.so",
+    "cc '-L/home/x/a.so'",
+    "-I/home/x/a.so",
+]
 
 
 @pytest.mark.parametrize("text", HIDDEN)
