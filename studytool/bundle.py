@@ -48,6 +48,8 @@ def pack(study: Study, place: StudyPlace, frozen: Frozen, into: Path, *, keep_ho
     The earlier studies that the hold-out was checked against are packed along, as far as their frozen cases are here.
     """
     paths = _paths(study, place, frozen)
+    if into.resolve() in {path.resolve() for path in paths.values()}:
+        raise BundleError(f"{into}: is a file of the study; expected another name for the archive")
     contents = {name: _plain(path, name) for name, path in sorted(paths.items())}
     traces = Traces.here(place.root)
     for name, data in contents.items():

@@ -444,3 +444,9 @@ def test_what_no_replay_would_take_is_not_packed(
     monkeypatch.setattr(bundle, limit, value)
 
     assert refused(full, tmp_path / "study.tar.gz")
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "table.py", "bf16/ledger.jsonl"])
+def test_an_archive_takes_no_file_s_place(own: StudyPlace, name: str) -> None:
+    """A file of the study is not overwritten by the archive that would hold it."""
+    assert refused(own, own.folder / name).endswith(": is a file of the study; expected another name for the archive\n")
