@@ -8,7 +8,7 @@ from studytool.cli.shared import PATH, dtype_option, dtypes_of, open_study, stud
 from studytool.errors import StudyError
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @study_argument
 @dtype_option
 @click.option(
