@@ -585,6 +585,7 @@ studies/NAME/DTYPE/study.json           the train records in numbers
 studies/NAME/DTYPE/lines.txt            the entries that they decide
 studies/NAME/DTYPE/score.json           the hold-out in numbers
 studies/NAME/DTYPE/report.md            the same for people
+studies/NAME/report.md                  the same over all dtypes
 frozen_cases/NAME/DTYPE.SPLIT.jsonl     cases
 frozen_cases/NAME/gate.json             what a score must show
 frozen_cases/NAME/MANIFEST.json         hashes of both
@@ -783,9 +784,9 @@ compares it byte by byte.
 `studytool bundle` writes a gzipped tar (USTAR) of plain files named `studies/NAME/...` and `frozen_cases/NAME/...`,
 sorted by name, with mode 0644, without owners, times and directories, so that the same study gives the same bytes.
 It has study.yaml, table.py, the copies in `drivers/`, the frozen files and, per dtype, records, ledger.jsonl,
-study.json, lines.txt, score.json and report.md; and the frozen files of the earlier studies that the manifest names, as
-far as they are there. A reader takes at most $max_files files, $max_file_bytes bytes each, $max_bytes bytes in all and
-$max_ratio times the archive's size; names have letters, digits, `_`, `.` and `-`, and at most six parts; links, other
+study.json, lines.txt, score.json and report.md; the report.md over all dtypes; and the frozen files of the earlier
+studies that the manifest names, as far as they are there. A reader takes at most $max_files files, $max_file_bytes bytes
+each, $max_bytes bytes in all and $max_ratio times the archive's size; names have letters, digits, `_`, `.` and `-`, and at most six parts; links, other
 kinds of members, and names that are there twice are refused.
 
 ## Exports

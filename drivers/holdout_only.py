@@ -49,6 +49,7 @@ def main(study: Path, dtype: str, deadline: str | None, reason: str) -> None:
         scores = [pipeline.score(job, now) for job in jobs]
         for job in jobs:
             pipeline.report(job)
+        pipeline.report_together(jobs)
     click.echo(markdown.result_table(scores))
     judge(scores)
 

@@ -89,7 +89,7 @@ def _plain(path: Path, name: str) -> bytes:
 def _paths(study: Study, place: StudyPlace, frozen: Frozen) -> dict[str, Path]:
     """Return the files of a study that a replay reads, by their names relative to the root."""
     found = [place.study_yaml, place.manifest, *(place.frozen / name for name in frozen.manifest.files)]
-    found.append(place.table)
+    found += [place.table, place.report]
     for dtype in study.dtypes:
         results = place.results(dtype)
         started = (event.body for event in ledger.read(results.ledger) if event.event == "driver")

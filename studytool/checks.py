@@ -5,7 +5,7 @@ CannotSayError means that there is no answer yet, any other StudyError that the 
 
 import datetime as dt
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +20,8 @@ from studytool.layout import StudyPlace
 from studytool.ledger import Event
 from studytool.metrics import condition_text, metric_text, ratio_text
 from studytool.model import Record, Split, Status
+from studytool.report import markdown, together
+from studytool.report.markdown import Sources
 from studytool.results import Train
 from studytool.runtime import lookup
 
@@ -53,6 +55,11 @@ class Found:
     def scored(self) -> dict[str, Any]:
         """Return the score."""
         return results.score_of(self.job, self.train)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Return what a report is written from."""
+        return results.sources_of(self.job, self.train, self.scored, self.events)
 
     @property
     def moved(self) -> list[dict[str, Any]]:
@@ -285,15 +292,24 @@ def _score(found: Found) -> str:
 def _report(found: Found) -> str:
     if not found.job.results.report.is_file():
         _absent(found, found.job.results.report, "", "run `studytool report`")
-    path = found.job.results.report
-    there, expected = read_bytes(path), results.report_of(found.job, found.train, found.scored, found.events).encode()
+    return _written(found.job, found.job.results.report, markdown.render(found.sources).encode())
+
+
+def all_dtypes(all_found: Sequence[Found]) -> str:
+    """Return that the report over all dtypes is what their records give; StudyError where it is not."""
+    job = all_found[0].job
+    return _written(job, job.place.report, together.render([found.sources for found in all_found]).encode())
+
+
+def _written(job: Job, path: Path, expected: bytes) -> str:
+    there = read_bytes(path)
     known = set(expected.splitlines(keepends=True))
     first, strange = 0, 0
     for number, line in enumerate(io.BytesIO(there), 1):
         first, strange = (first, strange) if line in known else (first or number, strange + 1)
     if strange:
-        raise StudyError(f"{found.job.place.shown(path)}:{first}: no number stands behind {strange} lines")
-    _same(found.job, there, expected, path)
+        raise StudyError(f"{job.place.shown(path)}:{first}: no number stands behind {strange} lines")
+    _same(job, there, expected, path)
     return "written again, byte for byte"
 
 

@@ -43,9 +43,13 @@ def is_comparison(text: str) -> bool:
 
 
 def integer(text: str, fields: Mapping[str, int | str]) -> int:
-    """Return the value of an integer expression; ValueError, saying why, when it has none."""
-    value = _value(_parse(text), fields)
-    if type(value) is not int:
+    """Return the value of an integer expression; ValueError, saying why, when it has none.
+
+    A comparison within it counts as 1 where it holds and as 0 where it does not.
+    """
+    node = _parse(text)
+    value = _value(node, fields)
+    if type(value) is not int or isinstance(node, ast.Compare):
         raise ValueError(f"`{text}` is not an integer")
     return value
 
@@ -55,12 +59,7 @@ def holds(text: str, fields: Mapping[str, int | str]) -> bool:
     node = _parse(text)
     if not isinstance(node, ast.Compare):
         raise ValueError(f"`{text}` is not a comparison")  # noqa: TRY004 - what is wrong is the text
-    values = [_value(side, fields) for side in (node.left, *node.comparators)]
-    pairs = zip(node.ops, values, values[1:], strict=False)
-    try:
-        return all(_COMPARISON[type(op)](left, right) for op, left, right in pairs)
-    except (KeyError, TypeError):
-        raise ValueError(f"`{text}` compares what cannot be compared") from None
+    return _holds(node, fields)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -77,6 +76,15 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(f"`{text}` is not an expression") from None
 
 
+def _holds(node: ast.Compare, fields: Mapping[str, int | str]) -> bool:
+    values = [_value(side, fields) for side in (node.left, *node.comparators)]
+    pairs = zip(node.ops, values, values[1:], strict=False)
+    try:
+        return all(_COMPARISON[type(op)](left, right) for op, left, right in pairs)
+    except (KeyError, TypeError):
+        raise ValueError(f"`{ast.unparse(node)}` compares what cannot be compared") from None
+
+
 def _value(node: ast.expr, fields: Mapping[str, int | str]) -> int | str:
     if isinstance(node, ast.Constant) and type(node.value) in {int, str}:
         return cast("int | str", node.value)
@@ -84,6 +92,8 @@ def _value(node: ast.expr, fields: Mapping[str, int | str]) -> int | str:
         if node.id not in fields:
             raise ValueError(f"`{node.id}` is not a field that is known here")
         return fields[node.id]
+    if isinstance(node, ast.Compare):
+        return int(_holds(node, fields))
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = _value(node.left, fields), _value(node.right, fields)
         if type(left) is int and type(right) is int:

@@ -33,6 +33,16 @@ class StudyPlace(NamedTuple):
         """Return the table that the hold-out is timed with."""
         return self.folder / "table.py"
 
+    @property
+    def report(self) -> Path:
+        """Return the report over all dtypes."""
+        return self.folder / "report.md"
+
+    @property
+    def page(self) -> Path:
+        """Return the report over all dtypes with its plots, for a browser."""
+        return self.folder / "report.html"
+
     def driver(self, name: str, sha256: str) -> Path:
         """Return where the copy of a script that was started is kept."""
         return self.folder / "drivers" / f"{sha256[:12]}-{name}"

@@ -18,7 +18,7 @@ from studytool.errors import CannotSayError, CheckFailedError, StudyError, Table
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
 from studytool.model import ENGINES, Case, Split, Study
-from studytool.report import against
+from studytool.report import against, markdown, together
 from studytool.timing import Now, Progress
 
 DRAWING = ("jinja2", "markdown_it", "matplotlib")
@@ -256,7 +256,7 @@ def score(job: Job, now: Now) -> dict[str, Any]:
 
 def report(job: Job) -> str:
     """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
-    text = results.report_of(job, *_reported(job))
+    text = markdown.render(results.sources_of(job, *_reported(job)))
     write_atomic(job.results.report, text.encode())
     return text
 
@@ -265,8 +265,24 @@ def page(job: Job) -> bool:
     """Write report.html, and return whether what draws it is installed: the extra `report`."""
     if not drawable():
         return False
-    write_atomic(job.results.page, results.page_of(job, *_reported(job)).encode())
+    write_atomic(job.results.page, results.page_of(job, results.sources_of(job, *_reported(job))).encode())
     return True
+
+
+def report_together(jobs: Sequence[Job]) -> list[Path]:
+    """Write the report over all dtypes of a study, and its page where the extra `report` is installed.
+
+    Nothing is written for a study of one dtype, whose own report is all there is, or where `jobs` are not of all.
+    """
+    if not len(jobs) == len(jobs[0].study.dtypes) > 1:
+        return []
+    place, all_sources = jobs[0].place, [results.sources_of(job, *_reported(job)) for job in jobs]
+    written = {place.report: together.render(all_sources)}
+    if drawable():
+        written[place.page] = results.page_together_of(jobs, all_sources)
+    for path, text in written.items():
+        write_atomic(path, text.encode())
+    return list(written)
 
 
 def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
@@ -316,10 +332,11 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
     for job in jobs:
         hooks.say(time(job._replace(split=Split.HOLDOUT), hooks))
         hooks.say(time(job._replace(split=Split.ROUTING), hooks))
-    scores = []
-    for job in jobs:
-        scores.append(score(job._replace(split=Split.HOLDOUT), hooks.now))
-        report(job._replace(split=Split.HOLDOUT))
+    holdouts = [job._replace(split=Split.HOLDOUT) for job in jobs]
+    scores = [score(job, hooks.now) for job in holdouts]
+    for job in holdouts:
+        report(job)
+    report_together(holdouts)
     return scores
 
 

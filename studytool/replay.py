@@ -1,6 +1,6 @@
 """Replay a study: every hash, every regenerated line, every number, without the device. A check list comes back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -50,8 +50,11 @@ def _checks(study: Study, place: StudyPlace, only: tuple[str, ...], posted: str 
         return [*found, Check("", "results", UNSAID, "no dtype has results")]
     missing = [dtype for dtype in study.dtypes if dtype not in dtypes and not only]
     found += [Check(dtype, "results", UNSAID, "declared, and no results are there") for dtype in missing]
-    for dtype in dtypes:
-        found += _dtype_checks(Job(study, place, frozen, dtype, Split.HOLDOUT, Kept()))
+    results = [_opened(Job(study, place, frozen, dtype, Split.HOLDOUT, Kept())) for dtype in dtypes]
+    for own in results:
+        found += [own] if isinstance(own, Check) else _dtype_checks(own)
+    if len(study.dtypes) > 1 and not only:
+        found.append(_guarded("", "report of all dtypes", partial(_together, place, results, missing)))
     return found
 
 
@@ -95,13 +98,25 @@ def _posted(frozen: Frozen, posted: str | None) -> str:
     return f"sha256:{posted}"
 
 
-def _dtype_checks(job: Job) -> Iterator[Check]:
+def _opened(job: Job) -> "checks.Found | Check":
+    """Return what the checks of a dtype share, or the check that fails where its ledger cannot be read."""
     try:
-        events = ledger.read(job.results.ledger, job.place.shown(job.results.ledger))
+        return checks.Found(job, ledger.read(job.results.ledger, job.place.shown(job.results.ledger)))
     except StudyError as error:
-        yield Check(job.dtype, "ledger", FAIL, str(error))
-        return
-    found = checks.Found(job, events)
+        return Check(job.dtype, "ledger", FAIL, str(error))
+
+
+def _together(place: StudyPlace, results: Sequence["checks.Found | Check"], missing: Sequence[str]) -> str:
+    if not place.report.is_file():
+        raise NotApplicableError(f"{place.shown(place.report)}: was not written")
+    found = [own for own in results if isinstance(own, checks.Found)]
+    if missing or len(found) < len(results):
+        raise CannotSayError(f"{place.shown(place.report)}: not before each dtype has its results")
+    return checks.all_dtypes(found)
+
+
+def _dtype_checks(found: checks.Found) -> Iterator[Check]:
+    job = found.job
     said: set[str] = set()
     for name, run in checks.CHECKS:
         check = _guarded(job.dtype, name, partial(run, found))

@@ -1,13 +1,14 @@
 """The steps that turn records into files: study.json, score.json, report.md. `replay` compares, `pipeline` writes."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from studytool import fit, ledger, lines, rows, score, studyjson, summary, tally
 from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
 from studytool.errors import CannotSayError, StudyError
-from studytool.model import Split
+from studytool.model import Case, Record, Split
 from studytool.report import markdown
 from studytool.studyjson import Summary
 
@@ -88,11 +89,6 @@ def score_bytes(found: dict[str, Any]) -> bytes:
     return pretty(found)
 
 
-def report_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
-    """Return report.md."""
-    return markdown.render(sources_of(job, found, scored, events))
-
-
 def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> markdown.Sources:
     """Return what a report is written from; the ledger counts up to its last look at the hold-out."""
     looked = max((number for number, event in enumerate(events, 1) if event.event == "score"), default=0)
@@ -116,13 +112,24 @@ def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[led
     )
 
 
-def page_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> str:
-    """Return report.html; ImportError where the extra `report` is not installed."""
+def page_of(job: Job, sources: markdown.Sources) -> str:
+    """Return report.html of one dtype; ImportError where the extra `report` is not installed."""
     from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
 
+    return html.render(sources, html.Measured(*_measured(job)))
+
+
+def page_together_of(jobs: Sequence[Job], all_sources: Sequence[markdown.Sources]) -> str:
+    """Return report.html of a study; ImportError where the extra `report` is not installed."""
+    from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
+
+    return html.render_together(all_sources, [html.Measured(*_measured(job)) for job in jobs])
+
+
+def _measured(job: Job) -> tuple[dict[str, Case], list[Record], list[rows.Row]]:
+    """Return a hold-out's cases, and its records as they are and in numbers."""
     files = complete_attempt(job).files
-    records = [record for file in files for record in file.records]
-    return html.render(sources_of(job, found, scored, events), html.Measured(job.cases, records, rows.rows(files)))
+    return job.cases, [record for file in files for record in file.records], rows.rows(files)
 
 
 def against_of(here: markdown.Sources, there: markdown.Sources, names: tuple[str, str]) -> str:

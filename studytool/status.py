@@ -13,6 +13,7 @@ from studytool.errors import CannotSayError
 from studytool.files import read_bytes
 from studytool.layout import StudyPlace
 from studytool.model import SCHEMA, Split, Study
+from studytool.report import markdown
 
 DONE, OPEN, WAITING = "done", "next", "waits"
 
@@ -93,7 +94,7 @@ def _scored(job: Job) -> Iterator[Step]:
         train = results.train(job)
         scored = results.score_of(holdout, train)
         expected[place.score] = results.score_bytes(scored)
-        expected[place.report] = results.report_of(holdout, train, scored, events).encode()
+        expected[place.report] = markdown.render(results.sources_of(holdout, train, scored, events)).encode()
         verdict = f"the gate says {scored['verdict']}; the hold-out is {ledger.freshness(events).state}"
     except CannotSayError:  # a split is not complete, and says so by itself
         pass

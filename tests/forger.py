@@ -14,6 +14,7 @@ from studytool.digest import canonical, digest, line_marks, sha256
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
 from studytool.model import Split
+from studytool.report import markdown
 
 Json = dict[str, Any]
 Tree = dict[str, bytes]
@@ -138,7 +139,7 @@ def say(place: StudyPlace, dtype: str = "bf16") -> None:
     job.results.score.write_bytes(results.score_bytes(scored))
     write_events(place, rehashed(tell(place, dtype)), dtype)
     events = ledger.read(job.results.ledger)
-    job.results.report.write_text(results.report_of(job, train, scored, events))
+    job.results.report.write_text(markdown.render(results.sources_of(job, train, scored, events)))
 
 
 def forge(place: StudyPlace, *, train: bool = False) -> None:

@@ -35,6 +35,7 @@ def frozen_names(name: str, *dtypes: str) -> list[str]:
 
 
 WHOLE = [*frozen_names("whole", "bf16", "f16"), "studies/whole/study.yaml", "studies/whole/table.py", DRIVER]
+WHOLE += ["studies/whole/report.md"]
 WHOLE += [f"studies/whole/{dtype}/{name}" for dtype in ("bf16", "f16") for name in RESULTS]
 """The files of the whole study that a replay reads."""
 

@@ -19,6 +19,8 @@ FIELDS: dict[str, int | str] = {"s_kv": 100, "s_q": 7, "dtype": "bf16"}
         ("s_kv - s_q * 2 + 1", 87),
         ("(s_kv - s_q) * 2", 186),
         ("s_q - s_kv", -93),
+        ("5 + 3 * (s_q < s_kv)", 8),
+        ("5 + 3 * (dtype == 'f16')", 5),
     ],
 )
 def test_integer(text: str, value: int) -> None:
@@ -63,7 +65,8 @@ def test_holds(text: str, truth: bool) -> None:
         ("-s_kv", "only fields, integers, + - * // % and comparisons can be used"),
         ("1.5", "only fields, integers, + - * // % and comparisons can be used"),
         ("True", "only fields, integers, + - * // % and comparisons can be used"),
-        ("s_q < s_kv", "only fields, integers, + - * // % and comparisons can be used"),
+        ("s_q < s_kv", "`s_q < s_kv` is not an integer"),
+        ("2 * (s_q < dtype)", "`s_q < dtype` compares what cannot be compared"),
         ("max(s_q, 2)", "only fields, integers, + - * // % and comparisons can be used"),
         ("s_kv.real", "only fields, integers, + - * // % and comparisons can be used"),
         ("__import__('os').getpid()", "only fields, integers, + - * // % and comparisons can be used"),

@@ -51,7 +51,7 @@ def sources_of(place: StudyPlace) -> Sources:
         patch.setattr(markdown, "render", keep)
         job = job_at(place)
         train = results.train(job._replace(split=Split.TRAIN))
-        results.report_of(job, train, results.score_of(job, train), ledger.read(job.results.ledger))
+        markdown.render(results.sources_of(job, train, results.score_of(job, train), ledger.read(job.results.ledger)))
     return seen[0]
 
 

@@ -2,7 +2,8 @@
 
 In a block of kind `console`, a line that begins with `$ ` is a command for bash; the lines up to the next one are what
 it prints, in which `...` on a line of its own stands for any lines and within a line for any text. Another block whose
-first line is `# PATH` is a file that the reader saves. Everything happens in one folder, in the order of the page.
+first line is `# PATH` is a file that the reader saves. Everything happens in one folder, in the order of the page;
+it has the `drivers` of this repository in it, as a checkout has.
 """
 
 import os
@@ -85,13 +86,14 @@ def typed(text: str, folder: Path) -> tuple[str, int]:
 def _environment() -> dict[str, str]:
     dropped = ("COVERAGE", "PYTHONPATH", "FORCE_COLOR", "TTY_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    return kept | {"PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_its_reader_sees(name: str, tmp_path: Path) -> None:
     """Each command of a page ends with code 0 and prints what the page shows."""
+    (tmp_path / "drivers").symlink_to(DOCS.parent / "drivers")
     for step in steps((DOCS / name).read_text(encoding="utf-8")):
         if isinstance(step, Saved):
             (tmp_path / step.path).write_text(step.text, encoding="utf-8")

@@ -157,21 +157,27 @@ def score(study: Path | None, dtype: str, as_json: bool) -> None:
 @dtype_option
 @click.option("--against", type=PATH, help="The folder of another run of the same frozen study, to compare with.")
 def report(study: Path | None, dtype: str, against: Path | None) -> None:
-    """Write report.md and report.html of a scored hold-out, or with --against the comparison of two runs."""
+    """Write report.md and report.html of a scored hold-out, or with --against the comparison of two runs.
+
+    With --dtype all, those of each dtype and, in the study's folder, one over all of them.
+    """
     from studytool import pipeline
     from studytool.model import Split
 
     declared, place = open_study(study)
-    for name in dtypes_of(declared, dtype):
-        job = pipeline.job_of(declared, place, name, Split.HOLDOUT)
+    jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
+    for job in jobs:
         if against is not None:
-            other = pipeline.job_of(*open_study(against), name, Split.HOLDOUT)
+            other = pipeline.job_of(*open_study(against), job.dtype, Split.HOLDOUT)
             for path in pipeline.compare(job, other, _run_names(job, other)):
                 click.echo(click.format_filename(path))
             continue
         pipeline.report(job)
         click.echo(click.format_filename(job.results.report))
         page(job)
+    if against is None:
+        for path in pipeline.report_together(jobs):
+            click.echo(click.format_filename(path))
 
 
 def _run_names(job: "Job", other: "Job") -> tuple[str, str]:

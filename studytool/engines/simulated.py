@@ -1,7 +1,8 @@
 """A device whose true times are declared in study.yaml, on a virtual clock: the same seeds give the same samples.
 
 Costs are integer expressions over a case's fields, faults are comparisons over them, and the numbers of
-`engine_terms.SIMULATED_NUMBERS` say what disturbs the device.
+`engine_terms.SIMULATED_NUMBERS` say what disturbs the device. Which of several such boards this process has is said by
+the environment, as `CUDA_VISIBLE_DEVICES` says it of GPUs: `STUDYTOOL_SIMULATED_BOARD=SERIAL` or `MODEL:SERIAL`.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from studytool.runtime import key
 BACKEND = Plan(engine=5, name="eng5_k1=0", knobs={"k1": 0})
 FROST = Plan(engine=20_001, name="simulated_row")
 OTHER = Plan(engine=6, name="eng6_k1=1", knobs={"k1": 1})
+WHICH_BOARD = "STUDYTOOL_SIMULATED_BOARD"
 EMPTY_GRAPH_NS = 8.0
 CALLS_BEFORE_PLAN_CHANGE = 12
 _BYTES = {"f32": 4, "bf16": 2, "f16": 2, "fp8": 1}
@@ -41,7 +43,10 @@ class Simulated:
     def facts(self) -> Facts:
         """Return the simulated device as a board."""
         settings = {name: str(value) for name, value in sorted(self._declared.items())}
-        return Facts(cc="sim-1", board="simulated device", versions={"simulated": "2"}, settings=settings)
+        model, _, serial = os.environ.get(WHICH_BOARD, "").rpartition(":")
+        return Facts(
+            cc="sim-1", board=model or "simulated device", versions={"simulated": "2"}, settings=settings, uuid=serial
+        )
 
     def own_clock(self) -> Clock:
         """Return the virtual clock."""

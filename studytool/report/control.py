@@ -47,7 +47,6 @@ def noise(score: Score, train_band_ppm: int) -> str:
 
 def _health(score: Score) -> str:
     found = score["health"]
-    failing = [f"{case['label']} {case['code']}" for case in score["cases"] if case["code"]]
     if not found:
         return ""
     low, center, high = (ratio(found["carry_over_ppm"][place]) for place in (1, 0, 2))
@@ -56,5 +55,10 @@ def _health(score: Score) -> str:
         f" {ratio(found['position_median_ppm'])}; drift of the ratio within a repeat: median"
         f" {ratio(found['drift_median_ppm'])}; lag-1 autocorrelation: median {ratio(found['lag1_median_ppm'])}.\n"
         f"- Still changing after the warm-up: at most {ratio(found['trend_max_ppm'])}; cases whose control fails:"
-        f" {', '.join(failing) or 'none'}.\n"
+        f" {', '.join(failing(score)) or 'none'}.\n"
     )
+
+
+def failing(score: Score) -> list[str]:
+    """Return the cases whose control fails, each with its code."""
+    return [f"{case['label']} {case['code']}" for case in score["cases"] if case["code"]]

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from studytool import rows
 from studytool.metrics import ratio_text
 from studytool.model import Case, Record
-from studytool.report import against, markdown, plots
+from studytool.report import against, markdown, plots, together
 from studytool.report.cells import time_text
 from studytool.report.markdown import Sources
 from studytool.rows import Row
@@ -28,9 +28,24 @@ class Measured(NamedTuple):
 
 def render(sources: Sources, measured: Measured) -> str:
     """Return report.html."""
-    drawn = _plots(sources, measured) if sources.score["cases"] else {}
-    cases = [_cells(case) for case in sources.score["cases"]]
-    return _page(markdown.render(sources), drawn, _coverage(sources, measured.cases), cases)
+    return _of(markdown.render(sources), [sources], [measured])
+
+
+def render_together(all_sources: Sequence[Sources], all_measured: Sequence[Measured]) -> str:
+    """Return the report.html of a study, over all of its dtypes; what was measured in the order of the sources."""
+    return _of(together.render(all_sources), all_sources, all_measured)
+
+
+def _of(text: str, all_sources: Sequence[Sources], all_measured: Sequence[Measured]) -> str:
+    """Return a report's text as a page, with the plots, the coverage and all cases of its dtypes."""
+    drawn: dict[str, list[plots.Plot]] = {}
+    for sources, measured in zip(all_sources, all_measured, strict=True):
+        for section, own in (_plots(sources, measured) if sources.score["cases"] else {}).items():
+            named = section == "Change" or len(all_sources) == 1  # classes name their dtype themselves
+            titled = own if named else [plot._replace(title=f"{sources.score['dtype']}: {plot.title}") for plot in own]
+            drawn.setdefault(section, []).extend(titled)
+    cases = [_cells(case) for sources in all_sources for case in sources.score["cases"]]
+    return _page(text, drawn, _coverage(all_sources, all_measured), cases)
 
 
 def compare(here: Sources, there: Sources, names: tuple[str, str]) -> str:
@@ -147,13 +162,15 @@ class Coverage(NamedTuple):
 _MOST_VALUES = 12
 
 
-def _coverage(sources: Sources, holdout: Mapping[str, Case]) -> Coverage:
+def _coverage(all_sources: Sequence[Sources], all_measured: Sequence[Measured]) -> Coverage:
     """Return per value of a feature and class how many cases there are, train + hold-out."""
-    names = [" ".join(map(str, outcome.class_key[2:])) for outcome in sources.fit.outcomes]
+    outcomes = [outcome for sources in all_sources for outcome in sources.fit.outcomes]
+    names = [" ".join(map(str, outcome.class_key[2:])) for outcome in outcomes]
     counts: dict[tuple[str, str], dict[str, list[int]]] = {}
-    fields = [(item.case.class_key, item.case.fields, 0) for o in sources.fit.outcomes for item in o.judged]
-    row, cc, features = sources.study.row, sources.summary.cc, sources.study.class_key
-    fields += [(key.class_key(row, cc, features, case.fields), case.fields, 1) for case in holdout.values()]
+    fields = [(item.case.class_key, item.case.fields, 0) for outcome in outcomes for item in outcome.judged]
+    study, cc = all_sources[0].study, all_sources[0].summary.cc
+    holdout = [case for measured in all_measured for case in measured.cases.values()]
+    fields += [(key.class_key(study.row, cc, study.class_key, case.fields), case.fields, 1) for case in holdout]
     for class_key, case, split in fields:
         name = " ".join(map(str, class_key[2:]))
         for feature, value in zip(key.FACTS, key.facts(case), strict=True):

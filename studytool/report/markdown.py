@@ -15,6 +15,17 @@ from studytool.report.control import Score
 from studytool.runtime import key
 from studytool.studyjson import Summary
 
+LEGEND = (
+    "Columns 3 and 4 are regret: a leg's time over the faster of frost and backend, geomean (max); 1 is the oracle."
+    " Applied over default is geomean (min, max)."
+)
+HOLDS = {True: "holds", False: "does not hold", None: "cannot be said"}
+REPLAY = (
+    "`studytool replay` on the study's folder checks every hash and recomputes every number above, without the device."
+    " It cannot tell when the records were made: for that, compare the manifest's SHA-256 with the line that"
+    " `studytool freeze` printed, where it was posted beforehand."
+)
+
 
 class Sources(NamedTuple):
     """What a report is written from."""
@@ -33,20 +44,18 @@ def render(sources: Sources) -> str:
     """Return report.md."""
     study, score = sources.study, sources.score
     sections = [
-        f"# {study.name}, {score['dtype']}\n\n{study.question}\n\n{_answer(sources)}",
+        f"# {study.name}, {score['dtype']}\n\n{study.question}\n\n**{answer(sources)}**",
         f"## Result\n\n{result_table([score])}\n\n{_legend(score)}\n\n{_gate(score)}",
         f"## Change\n\n{_lines(sources)}\n\n{_classes(sources.fit)}",
-        f"## Notable cases\n\n{_notable(score)}",
+        f"## Notable cases\n\n{notable(score['cases'])}",
         f"## Regimes\n\n{control.regimes(score)}",
         f"## Noise and control\n\n{control.noise(score, sources.summary.band_ppm)}",
         f"## Routing\n\n{_routing(score)}",
         f"## How the hold-out was run\n\n{_run(sources)}",
-        f"## Not measured\n\n{_not_measured(sources)}",
-        f"## Method\n\n{_method(study)}",
+        f"## Not measured\n\n{_bullets(not_measured(sources))}",
+        f"## Method\n\n{method(study)}",
         f"## Provenance\n\n{_provenance(sources)}",
-        "## Replay\n\n`studytool replay` on the study's folder checks every hash and recomputes every number above,"
-        " without the device. It cannot tell when the records were made: for that, compare the manifest's SHA-256 with"
-        " the line that `studytool freeze` printed, where it was posted beforehand.",
+        f"## Replay\n\n{REPLAY}",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -89,7 +98,8 @@ def _auto_default(score: Score) -> str:
     return f"{mean} ({least}, {most})"
 
 
-def _answer(sources: Sources) -> str:
+def answer(sources: Sources) -> str:
+    """Return in a sentence how many classes get an entry, and what the hold-out says of them."""
     led = sum(outcome.line is not None for outcome in sources.fit.outcomes)
     score = sources.score
     reached, timed = (score["metrics"][name] for name in ("reached", "cases_timed"))
@@ -100,12 +110,13 @@ def _answer(sources: Sources) -> str:
     else:
         tested = f"{reached} of {timed} hold-out cases reach an entry"
     return (
-        f"**{led} of {len(sources.fit.outcomes)} classes get an entry; {tested}; the gate says {score['verdict']};"
-        f" the hold-out is {_fresh(sources.freshness)}.**"
+        f"{led} of {len(sources.fit.outcomes)} classes get an entry; {tested}; the gate says {score['verdict']};"
+        f" the hold-out is {fresh(sources.freshness)}."
     )
 
 
-def _fresh(freshness: Freshness) -> str:
+def fresh(freshness: Freshness) -> str:
+    """Return whether the hold-out still judges, with the reason where it does not."""
     if freshness.state == "FRESH":
         return "FRESH"
     return f"SPENT, so this is not out-of-sample ({freshness.reason})"
@@ -113,29 +124,30 @@ def _fresh(freshness: Freshness) -> str:
 
 def _legend(score: Score) -> str:
     low, high = score["intervals"].get("auto_over_default_geomean", (None, None))
-    return (
-        "Columns 3 and 4 are regret: a leg's time over the faster of frost and backend, geomean (max); 1 is the oracle."
-        f" Applied over default is geomean (min, max), its 95 % bootstrap interval {ratio(low)} to {ratio(high)}."
-    )
+    return f"{LEGEND} 95 % bootstrap interval of that geomean: {ratio(low)} to {ratio(high)}."
 
 
 def _gate(score: Score) -> str:
-    words = {True: "holds", False: "does not hold", None: "cannot be said"}
     rows = []
     for row in score["gate"]:
         shown = metric_text(row["condition"].split()[0], row["value"])
-        rows.append([f"`{row['condition']}`", shown, words[row["holds"]]])
+        rows.append([f"`{row['condition']}`", shown, HOLDS[row["holds"]]])
     return table(["frozen gate", "found", ""], rows)
 
 
 def _lines(sources: Sources) -> str:
-    header, decide = sources.header, sources.study.decide
     emitted = "\n".join(line.strip() for line in sources.fit.text.splitlines()[1:])
     shown = f"```python\n{emitted}\n```" if emitted else "No class gets an entry; the table stays as it is."
+    return f"{shown}\n\n{made_with(sources)}"
+
+
+def made_with(sources: Sources) -> str:
+    """Return which margin and scope the lines were made with, and whether those were declared."""
+    header, decide = sources.header, sources.study.decide
     told = f"Made with margin {ratio_text(header.margin_ppm)}, scope {header.scope}"
     if (header.margin_ppm, header.scope) != (decide.margin_ppm, decide.scope):
         told += f"; **declared were {ratio_text(decide.margin_ppm)}, {decide.scope}**"
-    return f"{shown}\n\n{told}."
+    return f"{told}."
 
 
 def _classes(fit: Fit) -> str:
@@ -154,8 +166,8 @@ def _classes(fit: Fit) -> str:
     return table(head, rows)
 
 
-def _notable(score: Score) -> str:
-    cases = score["cases"]
+def notable(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Return the slowest of cases, the one that saves most, and the one of the largest regret."""
     if not cases:
         return "No case was timed."
     slowest = max(cases, key=lambda case: (case["auto_over_default_ppm"][0], case["case"]))
@@ -183,12 +195,16 @@ def _routing(score: Score) -> str:
     rows = score["routing"]
     if not rows:
         return "No routing case was declared."
-    kept = sum(row["auto"] == row["default"] and row["status"] == "ok" for row in rows)
     plans = table(
         ["graph", "look-up", "plan applied", "plan by default", "status"],
         [[row["label"], _look(row["lookup"]), row["auto_name"], row["default_name"], row["status"]] for row in rows],
     )
-    return f"{kept} of {len(rows)} graphs keep their plan.\n\n{plans}"
+    return f"{kept(score)} of {len(rows)} graphs keep their plan.\n\n{plans}"
+
+
+def kept(score: Score) -> int:
+    """Return how many routing cases run the plan that they have by default."""
+    return sum(row["auto"] == row["default"] and row["status"] == "ok" for row in score["routing"])
 
 
 def _look(answer: bool | None) -> str:
@@ -203,6 +219,17 @@ def _run(sources: Sources) -> str:
     )
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(score["statuses"].items()))
     failed = [f"- {row['status']}: {row['label']}: {row['error']}." for row in score["failed"]]
+    looks = f"- The hold-out is {fresh(sources.freshness)}; per-case looks at it so far: {sources.freshness.looks}."
+    coverage = score["coverage"]
+    led = (
+        f"- Of the hold-out cases the table leads {coverage['leads']}, trails {coverage['trails']} and leaves"
+        f" {coverage['abstains']} as they are."
+    )
+    return "\n".join([f"- Cases by status: {statuses}.", *failed, led, looks, *attempts(score), "", sessions])
+
+
+def attempts(score: Score) -> list[str]:
+    """Return what was left unscored, and why a further attempt was made."""
     left = [
         f"- Unscored: {row['split']} attempt {row['attempt']} with {row['lines']} of {row['planned']} lines"
         + (f", of which the gate says {row['verdict']} with the same entries." if row["verdict"] else ".")
@@ -214,24 +241,19 @@ def _run(sources: Sources) -> str:
         if row["reason"]
     ]
     left += [f"- {attempt} was made because: {reason}." for attempt, reason in sorted(score["reasons"].items())]
-    looks = f"- The hold-out is {_fresh(sources.freshness)}; per-case looks at it so far: {sources.freshness.looks}."
-    coverage = score["coverage"]
-    led = (
-        f"- Of the hold-out cases the table leads {coverage['leads']}, trails {coverage['trails']} and leaves"
-        f" {coverage['abstains']} as they are."
-    )
-    return "\n".join([f"- Cases by status: {statuses}.", *failed, led, looks, *left, "", sessions])
+    return left
 
 
-def _not_measured(sources: Sources) -> str:
+def not_measured(sources: Sources) -> list[str]:
+    """Return what a reader could take for measured, and was not."""
     constant = sources.score["coverage"]["constant"]
-    never = ", ".join(f"{name} {value}" for name, value in sorted(constant.items()))
-    return (
-        f"- Other boards than {sources.fingerprint.board}; other versions than those below.\n"
-        f"- Train sizes outside of {_ranges(sources.summary)}.\n"
-        f"- Regimes other than {', '.join(sources.study.protocol.regimes)}.\n"
-        f"- Features that no timed case varied: {never or 'none'}."
-    )
+    never = ", ".join(f"{name} {value}" for name, value in sorted(constant.items()) if name != "dtype")
+    return [
+        f"- Other boards than {sources.fingerprint.board}; other versions than those below.",
+        f"- Train sizes outside of {_ranges(sources.summary)}.",
+        f"- Regimes other than {', '.join(sources.study.protocol.regimes)}.",
+        f"- Features that no timed case varied: {never or 'none'}.",
+    ]
 
 
 def _ranges(summary: Summary) -> str:
@@ -241,7 +263,8 @@ def _ranges(summary: Summary) -> str:
     return ", ".join(f"{name} {found[0]}-{found[-1]}" for name, found in values.items())
 
 
-def _method(study: Study) -> str:
+def method(study: Study) -> str:
+    """Return how a study measures, in its own numbers."""
     protocol = study.protocol
     return (
         f"{protocol.repeats} repeats, each a fresh process that visits every case with fresh tensors; {protocol.blocks}"
@@ -253,16 +276,23 @@ def _method(study: Study) -> str:
 
 
 def _provenance(sources: Sources) -> str:
-    prints, score = sources.fingerprint, sources.score
+    records = [f"- `{name}`: `{digest}`." for name, digest in sorted(sources.score["records"].items())]
+    return _bullets([*machine(sources), *records])
+
+
+def machine(sources: Sources) -> list[str]:
+    """Return what measured: board, versions, settings, code, and the frozen manifest."""
+    prints = sources.fingerprint
     versions = ", ".join(f"{name} {value}" for name, value in sorted(prints.versions.items()))
     settings = ", ".join(f"{name} {value}" for name, value in sorted(prints.settings.items()))
-    return "\n".join(
-        [
-            f"- Board: {prints.board}, cc {prints.cc}, {prints.cores} cores; clock tick {prints.tick_ns} ns.",
-            f"- Versions: {versions}.",
-            f"- Settings: {settings or 'none'}.",
-            f"- Measuring code: `{prints.code}`.",
-            f"- Frozen manifest: `{score['manifest_sha256']}`.",
-            *(f"- `{name}`: `{digest}`." for name, digest in sorted(score["records"].items())),
-        ]
-    )
+    return [
+        f"- Board: {prints.board}, cc {prints.cc}, {prints.cores} cores; clock tick {prints.tick_ns} ns.",
+        f"- Versions: {versions}.",
+        f"- Settings: {settings or 'none'}.",
+        f"- Measuring code: `{prints.code}`.",
+        f"- Frozen manifest: `{sources.score['manifest_sha256']}`.",
+    ]
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(lines)

@@ -22,11 +22,13 @@ from studytool.report.control import Score
 from studytool.rows import Row
 from studytool.runtime import key
 
-mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "studytool", "font.size": 9.0, "axes.axisbelow": True}
-
 INK, GRID = "#010203", "#010204"
 SERIES = ("#010205", "#010206", "#010207", "#010208")
 """Colours that stand for the page's own: text and axes, grid, and series; the page says what they are in each mode."""
+
+mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "studytool", "font.size": 9.0}
+mpl.rcParams |= {"axes.edgecolor": GRID, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+mpl.rcParams |= {"axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.6}
 
 _COLOURS = {INK: "currentColor", GRID: "var(--grid)"} | {c: f"var(--series-{n})" for n, c in enumerate(SERIES)}
 _WIDTH, _HEIGHT = 5.6, 3.0
@@ -56,16 +58,12 @@ def _axes(width: float = _WIDTH, height: float = _HEIGHT) -> tuple[Figure, Axes]
     figure = Figure(figsize=(width, height))
     axes = figure.add_subplot()
     figure.subplots_adjust(0.62 / width, 0.5 / height, 1 - 0.1 / width, 1 - 0.45 / height)
-    for spine in axes.spines.values():
-        spine.set_color(GRID)
-    axes.tick_params(colors=INK, which="both")
-    axes.grid(color=GRID, linewidth=0.6)
     return figure, axes
 
 
 def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
 
 
 def _ratio_axis(axes: Axes, values: Sequence[float]) -> None:
