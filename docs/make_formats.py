@@ -785,9 +785,9 @@ compares it byte by byte.
 sorted by name, with mode 0644, without owners, times and directories, so that the same study gives the same bytes.
 It has study.yaml, table.py, the copies in `drivers/`, the frozen files and, per dtype, records, ledger.jsonl,
 study.json, lines.txt, score.json and report.md; the report.md over all dtypes; and the frozen files of the earlier
-studies that the manifest names, as far as they are there. A reader takes at most $max_files files, $max_file_bytes bytes
-each, $max_bytes bytes in all and $max_ratio times the archive's size; names have letters, digits, `_`, `.` and `-`, and at most six parts; links, other
-kinds of members, and names that are there twice are refused.
+studies that the manifest names, as far as they are there. A reader takes at most $max_files files, $max_file_bytes
+bytes each, $max_bytes bytes in all and $max_ratio times the archive's size; names have letters, digits, `_`, `.` and
+`-`, and at most six parts; links, other kinds of members, and names that are there twice are refused.
 
 ## Exports
 
