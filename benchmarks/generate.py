@@ -132,7 +132,7 @@ def summary(data: Data, class_key: tuple[str, ...] = CLASS_KEY) -> Summary:
     return Summary(
         schema=1, study="simulated", study_sha256="", manifest_sha256="", dtype="bf16", row=ROW, base="backend", cc=CC,
         board=BOARD, versions={}, measured={}, code="", class_key=class_key, guards=(), regimes=(REGIME,), attempt=1,
-        decide=Decide(thresholds=(Threshold("s_kv", "from"), Threshold("s_kv", "upto"))), records={},
+        decide=Decide(thresholds=(Threshold("s_kv", "from"), Threshold("s_kv", "upto"))), records="",
         band_ppm=BAND_PPM, cases=tuple(cases),
     )  # fmt: skip
 

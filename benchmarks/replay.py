@@ -104,7 +104,7 @@ def write(job: Job, table: bytes, entries: str) -> None:
     session = Session(
         schema=model.SCHEMA, study=NAME, manifest=job.frozen.sha256, dtype=DTYPE, split=job.split, attempt=1, session=1,
         table=sha256(table), entries=entries, started="2026-01-01T00:00:00+00:00", reason="", predicted_ns=0,
-        fingerprint=prints, prev="",
+        fingerprint=prints, prev="", lane="",
     )  # fmt: skip
     draw = np.random.Generator(np.random.PCG64(len(job.cases)))
     path = job.results.session(job.split, 1, 1)

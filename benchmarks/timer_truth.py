@@ -61,7 +61,7 @@ def ours(world: World, studies: int) -> tuple[list[Estimate], list[bool]]:
             for digest, case in cases.items()
         ]
         file = jsonl.SessionFile(Path("truth.jsonl"), _session(world), tuple(records), "", len(records) + 1, 0)
-        attempt = Attempt(1, (file,), len(records), frozenset())
+        attempt = Attempt(1, (file,), len(records), frozenset(), ())
         made = summary.summarise(study, "", "bf16", attempt, cases)
         for case in made.cases:
             regime = case.regimes[REGIME]
@@ -134,6 +134,7 @@ def _session(world: World) -> Session:
         predicted_ns=0,
         fingerprint=prints,
         prev="",
+        lane="",
     )
 
 

@@ -103,6 +103,26 @@ class Routed(msgspec.Struct, forbid_unknown_fields=True):
     error: str
 
 
+class AnchorRatios(msgspec.Struct, forbid_unknown_fields=True):
+    """A case that several lanes measured: frost over backend in each of them, in one regime."""
+
+    case: str
+    label: str
+    regime: str
+    frost_over_backend_ppm: dict[str, int]
+
+
+class MeasuredOn(msgspec.Struct, forbid_unknown_fields=True):
+    """Which boards measured the hold-out, in which lanes, and how far each lane is off the others on the anchors."""
+
+    boards: tuple[str, ...]
+    lanes: dict[str, str]
+    neighbours: int
+    anchors: tuple[AnchorRatios, ...]
+    offsets_ppm: dict[str, dict[str, tuple[int, int, int]]]
+    apart: tuple[str, ...]
+
+
 class Score(msgspec.Struct, forbid_unknown_fields=True):
     """score.json: what the hold-out and routing records say, recomputed from them by whoever doubts it."""
 
@@ -124,6 +144,7 @@ class Score(msgspec.Struct, forbid_unknown_fields=True):
     open: tuple[str, ...]
     regimes: dict[str, dict[str, int]]
     health: dict[str, int | tuple[int, int, int]]
+    boards: MeasuredOn
     coverage: Coverage
     host_bound: int
     unsteady: int
@@ -219,7 +240,8 @@ SENTENCES: dict[type, dict[str, str]] = {
         "reason": "Why the attempt was made, where there was one before it.",
         "predicted_ns": "How long the session was expected to take, 0 where nothing like it was measured before.",
         "fingerprint": "The machine and the code that measured.",
-        "prev": "The SHA-256 of the whole file of the session before; see Chain rules.",
+        "prev": "The SHA-256 of the whole file of the session before, of the same lane; see Chain rules.",
+        "lane": "A shard such as `3of16`, or a board of a fleet, `b` and its hashed id; empty for a machine alone.",
     },
     Fingerprint: {
         "board": "The name of the GPU, or of the processor.",
@@ -291,7 +313,7 @@ SENTENCES: dict[type, dict[str, str]] = {
         "regimes": "The regimes that were timed.",
         "decide": "How entries are decided.",
         "attempt": "The train attempt that is summed up.",
-        "records": "The SHA-256 of each of its records files, by name.",
+        "records": "The SHA-256 of what its records say: by case, repeat and regime, each a line with an empty `prev`.",
         "band_ppm": "The A/A band: the 95th percentile of what legs of one plan differ by; -1 where there are none.",
         "cases": "All train cases, sorted by digest.",
     },
@@ -343,11 +365,26 @@ SENTENCES: dict[type, dict[str, str]] = {
         "regimes": "The metrics of each regime by itself, in ppm.",
         "health": "What disturbed the hold-out: `carry_over_ppm` with its interval, and the medians or largest of the"
         " other effects; empty where nothing was timed.",
+        "boards": "Where the hold-out was measured.",
         "coverage": "What the table says of the cases.",
         "host_bound": "How many lines have a leg whose host took longer than the device.",
         "unsteady": "How many lines have a leg that was still changing after the warm-up.",
         "cases": "The cases that are ok in every line, by digest and regime.",
         "routing": "The routing cases, by digest.",
+    },
+    MeasuredOn: {
+        "boards": "The hashed ids of the boards.",
+        "lanes": "The board of each lane; none where one machine measured all.",
+        "neighbours": "On how many other boards of one host a fleet measured meanwhile, at most.",
+        "anchors": "The cases that several lanes measured, in each regime.",
+        "offsets_ppm": "By regime and lane how far its ratios are off the others', as a ratio with its interval.",
+        "apart": "The lanes that are off by more than the A/A band with their whole interval.",
+    },
+    AnchorRatios: {
+        "case": _DIGEST,
+        "label": _LABEL,
+        "regime": "The regime.",
+        "frost_over_backend_ppm": "Frost's time over the backend's, by lane.",
     },
     Checked: {
         "condition": "The condition as study.yaml writes it.",
@@ -579,7 +616,8 @@ Records are checked by the [chain rules](#chain-rules), and what is not recorded
 studies/NAME/study.yaml                 what is asked
 studies/NAME/table.py                   the table that the hold-out is timed with
 studies/NAME/drivers/                   copies of the scripts that were started
-studies/NAME/DTYPE/records/             SPLIT-ATTEMPT-SESSION.jsonl, such as holdout-01-001.jsonl
+studies/NAME/DTYPE/records/             SPLIT-ATTEMPT-SESSION.jsonl, such as holdout-01-001.jsonl; in lanes
+                                        SPLIT-ATTEMPT-LANE-SESSION.jsonl, such as train-01-3of16-001.jsonl
 studies/NAME/DTYPE/ledger.jsonl         what was done when
 studies/NAME/DTYPE/study.json           the train records in numbers
 studies/NAME/DTYPE/lines.txt            the entries that they decide
@@ -677,12 +715,14 @@ $states
 
 - `prev` of a record is the SHA-256 of the line before it, line end included; that of the first record is of the
   session line.
-- `prev` of a session is the SHA-256 of the whole file of the session before it in the same attempt, a torn last line
-  included; it is empty in an attempt's first session.
+- `prev` of a session is the SHA-256 of the whole file of the session before it in the same attempt and lane, a torn
+  last line included; it is empty in a lane's first session.
 - Only the last line of a records file may lack its line end. It is dropped, and its case measured again whole, in the
   next session.
 - Every planned line is in an attempt once: each case, repeat and regime of a split, of a routing split its first regime
-  once. With a stop rule a case ends after the repeat whose look says so.
+  once. With a stop rule a case ends after the repeat whose look says so. Anchors are in each lane once, and count as
+  the lane has them that has most lines of them, of several the first by name.
+- All lines of a case are of one board, an anchor's within a lane.
 - `own` of a ledger's event is the digest of the event with an empty `own`, and `prev` the `own` of the line before.
 - A ledger's `session` events hold the hash of each finished records file, its first event that of the manifest; the
   manifest holds those of the frozen files and of study.yaml, study.json and score.json those of their records, and the
@@ -765,6 +805,10 @@ $Failed
 $Unscored
 
 $Coverage
+
+$MeasuredOn
+
+$AnchorRatios
 
 $Routed
 

@@ -1,5 +1,6 @@
 """Which records belong together: sessions of one attempt, checked comparable, and the lines that are missing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,18 +18,58 @@ Cell = tuple[str, int, str]
 """A planned line: case digest, repeat (from 1), regime."""
 
 
+class Shard(NamedTuple):
+    """One of so many parts of a split, from 1 on, measured by itself: its cases, and all anchors."""
+
+    number: int
+    of: int
+
+    @property
+    def lane(self) -> str:
+        """Return the name of the shard's lane."""
+        return f"{self.number}of{self.of}"
+
+
 class Attempt(NamedTuple):
-    """One attempt at a split: its session files in order, and the planned lines that are not there yet."""
+    """One attempt at a split: its session files in order, and the planned lines that are not there yet.
+
+    `read` are the files as they are; in `files` an anchor has the records of one lane only, which are those that count.
+    """
 
     number: int
     files: tuple[SessionFile, ...]
     planned: int
     missing: frozenset[Cell]
+    read: tuple[SessionFile, ...]
 
     @property
     def found(self) -> int:
         """Return how many planned lines are there."""
         return self.planned - len(self.missing)
+
+    @property
+    def lanes(self) -> dict[str, tuple[SessionFile, ...]]:
+        """Return the session files of each lane as they are, in order."""
+        found: dict[str, list[SessionFile]] = {}
+        for file in self.read:
+            found.setdefault(file.session.lane, []).append(file)
+        return {lane: tuple(own) for lane, own in found.items()}
+
+    @property
+    def anchored(self) -> dict[str, list[tuple[Record, int]]]:
+        """Return by lane the records of cases that several lanes measured, with their clock's tick in ns."""
+        own = {lane: {r.case for file in files for r in file.records} for lane, files in self.lanes.items()}
+        lanes_of = Counter(case for cases in own.values() for case in cases)
+        return {
+            lane: [
+                (record, file.session.fingerprint.tick_ns)
+                for file in files
+                for record in file.records
+                if lanes_of[record.case] > 1
+            ]
+            for lane, files in self.lanes.items()
+            if len(own) > 1
+        }
 
 
 class Kept:
@@ -85,6 +126,32 @@ class Job(NamedTuple):
         return found
 
 
+def shard_cells(job: Job, shard: Shard) -> set[Cell]:
+    """Return the lines that a shard should have."""
+    anchors = anchors_of(job.study, job.split, job.cases)
+    own = {case for case in job.cases if schedule.shard_of(case, shard.of) == shard.number}
+    return {cell for cell in planned_cells(job.study, job.split, job.cases) if cell[0] in own | anchors}
+
+
+def missing_of(job: Job, attempt: Attempt, shard: Shard) -> frozenset[Cell]:
+    """Return the lines of an attempt that a shard lacks; an anchor that the stop rule ended in it lacks none."""
+    anchors = anchors_of(job.study, job.split, job.cases)
+    own = [record for file in attempt.lanes.get(shard.lane, ()) for record in file.records]
+    there = {(record.case, record.repeat, record.regime) for record in own}
+    ended = {record.case for record in own if record.checks.get("look_stop")}
+    return frozenset(
+        cell
+        for cell in shard_cells(job, shard) - there
+        if (cell[0] not in ended if cell[0] in anchors else cell in attempt.missing)
+    )
+
+
+def alike(one: str, other: str) -> bool:
+    """Return whether two lanes can be of one attempt: shards of one number of them, boards of a fleet, or no lanes."""
+    kinds = [lane.partition("of")[2] if "of" in lane else lane[:1] for lane in (one, other)]
+    return kinds[0] == kinds[1]
+
+
 def planned_cells(study: Study, split: Split, cases: Mapping[str, Case]) -> set[Cell]:
     """Return the lines that a split should have: every case, repeat and regime; routing cases once."""
     repeats = 1 if split is Split.ROUTING else study.protocol.repeats
@@ -99,27 +166,58 @@ def load(
     files = [file for file in found if file.session.split is split]
     planned = planned_cells(study, split, cases)
     attempts = []
+    anchors = anchors_of(study, split, cases)
     for number in sorted({file.session.attempt for file in files}):
-        own = tuple(file for file in files if file.session.attempt == number)
-        seen = _seen(study, own, planned, cases, root)
+        read = tuple(file for file in files if file.session.attempt == number)
+        _check(study, read, planned, cases, anchors, root)
+        own = _counted(read, anchors)
+        seen = {(record.case, record.repeat, record.regime) for file in own for record in file.records}
         missing = frozenset(planned - seen - _stopped(study, own, planned, cases, root))
-        attempts.append(Attempt(number, own, len(seen) + len(missing), missing))
+        attempts.append(Attempt(number, own, len(seen) + len(missing), missing, read))
     return attempts
 
 
-def _seen(
-    study: Study, files: tuple[SessionFile, ...], planned: set[Cell], cases: Mapping[str, Case], root: Path
-) -> set[Cell]:
-    seen: set[Cell] = set()
-    boards: dict[str, str] = {}
-    previous = ""
+def anchors_of(study: Study, split: Split, cases: Mapping[str, Case]) -> frozenset[str]:
+    """Return the cases of a split that every board measures, none of routing cases."""
+    count = 0 if split is Split.ROUTING else study.protocol.anchors
+    return schedule.anchors(study.sha256, split, cases, count)
+
+
+def _counted(files: tuple[SessionFile, ...], anchors: frozenset[str]) -> tuple[SessionFile, ...]:
+    """Return the files with each anchor's records of one lane: of those with most lines of it the first by name."""
+    lines = Counter((record.case, file.session.lane) for file in files for record in file.records)
+    lane_of: dict[str, str] = {}
+    for (case, lane), count in sorted(lines.items()):
+        if case not in lane_of or count > lines[case, lane_of[case]]:
+            lane_of[case] = lane
+    return tuple(
+        file._replace(
+            records=tuple(r for r in file.records if r.case not in anchors or lane_of[r.case] == file.session.lane)
+        )
+        for file in files
+    )
+
+
+def _check(
+    study: Study,
+    files: tuple[SessionFile, ...],
+    planned: set[Cell],
+    cases: Mapping[str, Case],
+    anchors: frozenset[str],
+    root: Path,
+) -> None:
+    """Raise RecordError for a session or a line that does not belong to an attempt, or is there twice."""
+    seen: set[tuple[Cell, str]] = set()
+    boards: dict[tuple[str, str], str] = {}
+    previous: dict[str, str] = {}
     row, cc, features = study.row, files[0].session.fingerprint.cc, study.class_key
     classes = {digest: key.class_key(row, cc, features, case.fields) for digest, case in cases.items()}
     for file in files:
         name = file.path.relative_to(root).as_posix()
-        if problem := _session_problem(study, file, files[0], previous):
+        lane = file.session.lane
+        if problem := _session_problem(study, file, files[0], previous.get(lane, "")):
             raise RecordError(f"{name}:1: {problem}")
-        previous = file.sha256
+        previous[lane] = file.sha256
         prints = file.session.fingerprint
         for number, record in enumerate(file.records, 2):
             where = f"{name}:{number}"
@@ -127,16 +225,16 @@ def _seen(
             if cell not in planned:
                 raise RecordError(f"{where}: not a planned line of {record.split}")
             case = cases[record.case]
-            if cell in seen:
+            of = lane if record.case in anchors else ""
+            if (cell, of) in seen:
                 raise RecordError(f"{where}: {case.label} repeat {record.repeat} is there twice")
-            if boards.setdefault(record.case, prints.uuid) != prints.uuid:
+            if boards.setdefault((record.case, of), prints.uuid) != prints.uuid:
                 raise RecordError(f"{where}: {case.label} was measured on two boards")
             if record.class_key != classes[record.case]:
                 raise RecordError(f"{where}: class {record.class_key}; expected {classes[record.case]}")
-            seen.add(cell)
+            seen.add((cell, of))
             if record.order and record.order != schedule.block_orders(study.sha256, *cell, study.protocol.blocks):
                 raise RecordError(f"{where}: {case.label}: not the block orders of this study, case and repeat")
-    return seen
 
 
 def _stopped(

@@ -122,6 +122,20 @@ def predict_job_ns(job: Job, missing: frozenset[Cell]) -> int | None:
     return None if predicted_ns is None else round(predicted_ns * _share_measured(job))
 
 
+def weights(job: Job, cells: Mapping[str, Collection[Cell]]) -> dict[str, float]:
+    """Return per case how long its lines will take, in any one unit: predicted, or by its size where nothing was."""
+    before = [attempt for split in job.study.splits for attempt in job._replace(split=split).attempts()]
+    cases = {digest: case for split in job.study.splits for digest, case in job.frozen.of(job.dtype, split).items()}
+    known, led = _known(before, cases), _led(job, before)
+    lines = {
+        case: [_line_ns(known, cases[case], case, regime, case in led) for _, _, regime in own]
+        for case, own in cells.items()
+    }
+    if any(line is None for own in lines.values() for line in own):
+        return {case: _work(cases[case]) * len(own) for case, own in cells.items()}
+    return {case: sum(line or 0.0 for line in own) for case, own in lines.items()}
+
+
 def _led(job: Job, before: list[Attempt]) -> frozenset[str]:
     """Return the digests of the job's cases that the table in force leads, on the board that measured before."""
     if not before or not job.place.table.exists():

@@ -23,6 +23,7 @@ SIMULATED_NUMBERS = {
     "tick_ns": 1,
     "noise_ppm": 0,  # sd of ln(time) per sample
     "process_ppm": 0,  # sd of an effect that a side keeps for a whole process
+    "board_ppm": 0,  # sd of an effect that a side keeps for a whole board
     "drift_ppm": 0,  # amplitude of a sine in time
     "drift_ms": 1000,
     "trend_ppm_per_s": 0,  # a linear slow-down

@@ -5,10 +5,12 @@ The first line is the Session, each further line a Record. `prev` of a record is
 drops it, since the case is then measured again whole. Anything else that is wrong raises with file and line.
 """
 
+import hashlib
 import io
 import itertools
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -57,12 +59,18 @@ class Writer:
             sync_folder(path.parent)
         except OSError as error:
             raise RecordError(f"{path}: cannot be created: {error.strerror}") from None
-        self._prev = self._write(_ENCODER.encode(session))
+        line = _ENCODER.encode(session) + b"\n"
+        self._write(line)
+        self._prev = sha256(line)
 
-    def append(self, record: Record) -> None:
-        """Write one record behind the others, chained to the line before it."""
-        chained = msgspec.structs.replace(record, prev=self._prev)
-        self._prev = self._write(_ENCODER.encode(chained))
+    def append(self, *records: Record) -> None:
+        """Write records behind the others, each chained to the line before it, all in one write."""
+        lines, prev = [], self._prev
+        for record in records:
+            lines.append(_ENCODER.encode(msgspec.structs.replace(record, prev=prev)) + b"\n")
+            prev = sha256(lines[-1])
+        self._write(b"".join(lines))
+        self._prev = prev
 
     def close(self) -> None:
         """Close the file; nothing is lost without it, since every append was synced."""
@@ -74,16 +82,14 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, body: bytes) -> str:
-        line = body + b"\n"
+    def _write(self, lines: bytes) -> None:
         try:
-            written = os.write(self._handle, line)
+            written = os.write(self._handle, lines)
             os.fsync(self._handle)
         except OSError as error:
             raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from None
-        if written != len(line):
-            raise RecordError(f"{self._path}: {written} of {len(line)} bytes written; is the disk full?")
-        return sha256(line)
+        if written != len(lines):
+            raise RecordError(f"{self._path}: {written} of {len(lines)} bytes written; is the disk full?")
 
 
 def read(path: Path, shown: str | None = None) -> SessionFile | None:
@@ -121,6 +127,14 @@ def read(path: Path, shown: str | None = None) -> SessionFile | None:
     return SessionFile(path, session, tuple(records), sha256(data), 1 + len(records), torn)
 
 
+def contents(records: Iterable[Record]) -> str:
+    """Return the SHA-256 of what records say, whatever files they are in: without their chain, in a fixed order."""
+    sha = hashlib.sha256()
+    for record in sorted(records, key=lambda record: (record.case, record.repeat, record.regime)):
+        sha.update(_ENCODER.encode(msgspec.structs.replace(record, prev="")) + b"\n")
+    return sha.hexdigest()
+
+
 def read_all(folder: Path, root: Path) -> list[SessionFile]:
     """Return the records files of a folder in the order of their names; messages name them relative to root."""
     found = (read(path, path.relative_to(root).as_posix()) for path in sorted(folder.glob("*.jsonl")))
@@ -130,11 +144,14 @@ def read_all(folder: Path, root: Path) -> list[SessionFile]:
 def _session_problem(session: Session) -> str | None:
     """Return what a session's fingerprint says that cannot be, found and expected, or None."""
     prints = session.fingerprint
+    if not re.fullmatch(model.LANE, session.lane):
+        return f"lane is {session.lane[:100]!r}; expected a shard such as 3of16, or a board"
     if not 0 < prints.tick_ns <= MOST_NS:
         return f"tick_ns is {prints.tick_ns}; expected a time"
     if not 0 <= prints.memory_bytes <= MOST_BYTES:
         return f"memory_bytes is not between 0 and {MOST_BYTES}"
     numbers = {"cudnn": prints.versions.get("cudnn", "0"), "sm_count": prints.settings.get("sm_count", "0")}
+    numbers["neighbours"] = prints.device.get("neighbours", "0")
     if wrong := [name for name, value in numbers.items() if not re.fullmatch("[0-9]{1,9}", value)]:
         return f"{wrong[0]} is {numbers[wrong[0]][:100]!r}; expected a number"
     texts = [prints.board, prints.uuid, prints.cc, *prints.versions.values(), *prints.settings.values()]

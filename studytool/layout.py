@@ -81,9 +81,9 @@ class ResultPlace(NamedTuple):
         """Return the folder of the records files."""
         return self.folder / "records"
 
-    def session(self, split: Split, attempt: int, session: int) -> Path:
-        """Return the records file of one session."""
-        return self.records / f"{split}-{attempt:02d}-{session:03d}.jsonl"
+    def session(self, split: Split, attempt: int, session: int, lane: str = "") -> Path:
+        """Return the records file of one session of a lane."""
+        return self.records / f"{split}-{attempt:02d}-{lane}{'-' if lane else ''}{session:03d}.jsonl"
 
     @property
     def study_json(self) -> Path:
@@ -122,6 +122,13 @@ def place_of(path: Path) -> StudyPlace:
     if folder.parent.name != "studies":
         raise StudyFileError(f"{path}: found outside a studies folder; expected ROOT/studies/NAME/study.yaml")
     return StudyPlace(folder.parent.parent, folder.name)
+
+
+def study_beside(path: Path) -> StudyPlace | None:
+    """Return the study in whose folder a file is, None where it is in none."""
+    folder = Path(os.path.normpath(path.absolute())).parent
+    is_study = folder.parent.name == "studies" and (folder / "study.yaml").is_file()
+    return StudyPlace(folder.parent.parent, folder.name) if is_study else None
 
 
 def find_study(start: Path) -> StudyPlace:

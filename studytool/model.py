@@ -11,6 +11,9 @@ from studytool.runtime import key
 SCHEMA = 1
 """Version of every file that studytool writes; a reader refuses any other."""
 
+LANE = r"(?:[1-9][0-9]{0,2}of[1-9][0-9]{0,2}|b[0-9a-f]{16})?"
+"""What the lane of a session may be: a shard, a board, or none."""
+
 NAME = r"[a-z][a-z0-9_]{0,63}"
 """What the name of a study, which is that of its folder, and of a row may be."""
 
@@ -145,7 +148,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     """How cases are timed: `repeats` fresh processes, `blocks` blocks of four legs (a multiple of four).
 
     `stop_half_width_ppm` 0 means that every case has all repeats; else it is the half width of the interval at which
-    a case is measured no more, and `repeats` the most.
+    a case is measured no more, and `repeats` the most. `anchors` cases of each timed split are measured on every board.
     """
 
     repeats: int = 5
@@ -155,6 +158,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     case_timeout_s: int = 120
     distributions: tuple[str, ...] = ("normal",)
     stop_half_width_ppm: int = 0
+    anchors: int = 0
 
     @property
     def confidence(self) -> float:
@@ -251,7 +255,11 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line of a records file: what was measured where, with which table; `prev` is the file before."""
+    """The first line of a records file: what was measured where, with which table; `prev` is the file before.
+
+    Several machines may measure one attempt side by side, each in a lane of its own: a shard such as `3of16`, or a
+    board of a fleet, `b` and its hashed id. Sessions follow one another within a lane; "" is that of a lone machine.
+    """
 
     schema: int
     study: str
@@ -267,6 +275,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     predicted_ns: int
     fingerprint: Fingerprint
     prev: str
+    lane: str
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 Codes make a case INCONCLUSIVE: TICK (samples too short for the clock), UNSTEADY (still changing after the warm-up),
 CONTROL (legs of one plan differ, or a cold regime is not cold), DRIFT (the ratio changes within repeats), CARRY (a leg
-changes what comes after it). The limits are the study's own noise limit.
+changes what comes after it), BOARDS (the boards of a split disagree, which `boards` says). The limits are the study's
+own noise limit.
 """
 
 import itertools

@@ -1,25 +1,24 @@
 """The steps in order, each writing what it found: freeze, time, gen, apply, time, score, report, replay."""
 
 import importlib.util
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studytool import apply, changes, costs, freeze, ledger, lines, process, results, studyfile, timing
+from studytool import apply, changes, costs, fleet, freeze, ledger, lines, merging, process, results, studyfile, timing
 from studytool import prewarm as prewarming
-from studytool.attempts import Attempt, Job, planned_cells, table_in_force
+from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells, shard_cells, table_in_force
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.engines.base import Finding, Terms
 from studytool.errors import CannotSayError, CheckFailedError, StudyError, TableError
 from studytool.files import read_bytes, write_atomic
-from studytool.layout import StudyPlace
+from studytool.layout import StudyPlace, study_beside
 from studytool.model import ENGINES, Case, Split, Study
 from studytool.report import against, markdown, together
-from studytool.timing import Now, Progress
+from studytool.sessions import Now, Progress
 
 DRAWING = ("jinja2", "markdown_it", "matplotlib")
 """What report.html needs: the extra `report`."""
@@ -59,10 +58,13 @@ def job_of(study: Study, place: StudyPlace, dtype: str, split: Split) -> Job:
     return Job(study, place, freeze.verify(study, place), dtype, split)
 
 
-def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
+def time(
+    job: Job, hooks: Hooks, new_attempt: str = "", shard: Shard | None = None, boards: fleet.Boards | None = None
+) -> str:
     """Measure what is missing of a split, write study.json after the train split, and return what there is now.
 
-    CannotSayError where the deadline came first.
+    CannotSayError where the deadline came first. Of a shard its own lines alone are measured, and study.json is written
+    when all are merged. With boards, those of a fleet measure, and not this machine.
     """
     if not job.cases:
         return f"{job.dtype} {job.split}: no cases"
@@ -70,7 +72,22 @@ def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
     _check_records(job)
     if not new_attempt:
         _check_entries(job)
-    attempt = timing.time_split(job, hooks.now, lambda step: hooks.progress(name, step), new_attempt, hooks.budget)
+
+    def progress(step: Progress) -> None:
+        hooks.progress(name, step)
+
+    if boards is not None:
+        attempt = fleet.time_split(job, boards, hooks.now, progress, hooks.say, new_attempt, hooks.budget)
+    else:
+        attempt = timing.time_split(job, hooks.now, progress, new_attempt, hooks.budget, shard)
+    if shard is not None:
+        planned, missing = len(shard_cells(job, shard)), len(missing_of(job, attempt, shard))
+        told = f"{planned - missing} of {planned} lines"
+        if missing:
+            raise CannotSayError(
+                f"{name}, shard {shard.number}/{shard.of}: the deadline came after {told}; the same command goes on"
+            )
+        return f"{name}, shard {shard.number}/{shard.of}: attempt {attempt.number}, {told}"
     if attempt.missing:
         raise CannotSayError(
             f"{name}: the deadline came after {attempt.found} of {attempt.planned} lines; the same command goes on"
@@ -78,6 +95,25 @@ def time(job: Job, hooks: Hooks, new_attempt: str = "") -> str:
     if job.split is Split.TRAIN:
         write_atomic(job.results.study_json, results.train(job).data)
     return f"{name}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines{_not_ok(attempt)}"
+
+
+def merge_records(jobs: Sequence[Job], places: Sequence[StudyPlace], now: Now) -> list[str]:
+    """Join the shards of each job's split, measured in these places, into one attempt, and return what there is now."""
+    told = []
+    for job in jobs:
+        with timing.alone(job.place):
+            written = merging.merge(job, places)
+        _check_records(job)
+        timing.seal(job, now, lanes=True)
+        attempt = job.attempts()[-1]
+        if job.split is Split.TRAIN:
+            write_atomic(job.results.study_json, results.train(job).data)
+        shards, boards = len(attempt.lanes), len({file.session.fingerprint.uuid for file in attempt.files})
+        told.append(
+            f"{job.dtype} {job.split}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines from"
+            f" {shards} shards on {boards} boards, {len(written)} files copied{_not_ok(attempt)}"
+        )
+    return told
 
 
 def _not_ok(attempt: Attempt) -> str:
@@ -111,14 +147,22 @@ def doctor(study: Study | None) -> dict[str, tuple[Finding, ...]]:
     return {terms.engine: process.examine(terms) for terms in asked}
 
 
-def plan(job: Job) -> str:
-    """Return how long what is missing of a split will take, and how far the last run's prediction was off."""
+def plan(job: Job, boards: int = 1, budget: Budget | None = None) -> str:
+    """Return how long what is missing of a split will take, and how far the last run's prediction was off.
+
+    On several boards at once, and on how many it ends within a budget; both without what is lost at the end, when not
+    all have something to do.
+    """
     found = job.attempts()
     missing = found[-1].missing if found else frozenset(planned_cells(job.study, job.split, job.cases))
     predicted_ns = costs.predict_job_ns(job, missing)
     told = "an unknown time, since nothing like it was measured yet"
     if predicted_ns is not None:
         told = f"about {predicted_ns / 1e9:.1f} s"
+        told += f" on one board, {predicted_ns / boards / 3.6e12:.2f} h on each of {boards}" if boards > 1 else ""
+        if budget is not None and budget.remaining_ns > 0:
+            needed = -(-predicted_ns // budget.remaining_ns)
+            told += f"; {max(1, needed)} board{'s' if needed > 1 else ''} for the deadline"
     text = f"{job.dtype} {job.split}: {len(missing)} lines are missing, {told}"
     ended = [attempt.files[-1] for attempt in found if not attempt.missing]
     runs = [file for file in ended if file.session.predicted_ns]
@@ -177,12 +221,11 @@ def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
 
 def _place_of_table(lines_path: Path, table_path: Path) -> StudyPlace | None:
     """Return the study whose table this is, None for another table; TableError where the lines are not its own."""
-    folder = Path(os.path.normpath(table_path.absolute())).parent
-    if not folder.is_dir():
+    if not table_path.absolute().parent.is_dir():
         raise TableError(f"{table_path}: its folder is not there; expected the folder of a study or of a library")
-    if table_path.name != "table.py" or not (folder / "study.yaml").is_file() or folder.parent.name != "studies":
+    place = study_beside(table_path)
+    if place is None or table_path.name != place.table.name:
         return None
-    place = StudyPlace(folder.parent.parent, folder.name)
     study = open_study(place)
     header = lines.read_lines(read_bytes(lines_path), str(lines_path))[0]
     if header.study != study.name or header.dtype not in study.dtypes:

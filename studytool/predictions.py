@@ -189,12 +189,6 @@ def save_board(path: Path) -> str:
     return f"{path}: {board.device_name}, cc {board.cc}, {board.sm_count} SMs"
 
 
-def study_of_table(path: Path) -> Path | None:
-    """Return the folder of the study whose table a file is, None where it is in no study's folder."""
-    folder = path.absolute().parent
-    return folder if folder.parent.name == "studies" and (folder / "study.yaml").is_file() else None
-
-
 def summaries_of(study: Study, place: StudyPlace) -> list[Summary]:
     """Return the train summaries of the dtypes that a study has them of."""
     paths = [place.results(dtype).study_json for dtype in study.dtypes]

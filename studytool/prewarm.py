@@ -14,7 +14,7 @@ from studytool.errors import StudyError
 from studytool.measure import Request
 from studytool.model import Status
 from studytool.process import WorkerProcess, terms_of
-from studytool.timing import Progress, request_of
+from studytool.sessions import Progress, request_of
 
 
 def prewarm(

@@ -178,11 +178,17 @@ def healths(cells: Mapping[Cell, Sequence[Row]]) -> dict[Cell, list[Health]]:
     return {cell: [row.health for row in own if row.health is not None] for cell, own in cells.items()}
 
 
-def codes(cells: Mapping[Cell, Sequence[Row]], pairs: Pairs, noise_limit: float) -> dict[Cell, str]:
-    """Return per case and regime the code of what fails in it, "" where nothing does."""
+def codes(
+    cells: Mapping[Cell, Sequence[Row]], pairs: Pairs, noise_limit: float, *, apart: bool = False
+) -> dict[Cell, str]:
+    """Return per case and regime the code of what fails in it, "" where nothing does.
+
+    `apart`: the boards of the split do not agree, so that nothing of it can be said.
+    """
     floor, carried, limit = band(pairs), carry_over(cells), math.log1p(noise_limit)
     whole = "CARRY" if carried is not None and noise.beyond(carried, limit) else ""
     whole = "CONTROL" if floor is None or floor > limit else whole
+    whole = "BOARDS" if apart else whole
     return {cell: noise.case_code(own, pairs[cell], noise_limit) or whole for cell, own in healths(cells).items()}
 
 

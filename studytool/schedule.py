@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections.abc import Iterable
 
 from studytool.digest import rank
 
@@ -33,6 +34,16 @@ def block_orders(study: str, case: str, repeat: int, regime: str, blocks: int) -
         for place in range(0, 8 * _SQUARES_A_DIGEST, 8):
             orders += _SQUARES[int.from_bytes(drawn[place : place + 8], "big") % len(_SQUARES)]
     return tuple(orders[:blocks])
+
+
+def shard_of(case: str, shards: int) -> int:
+    """Return in which of so many shards, from 1 on, a case is: by its digest alone."""
+    return int(case[:15], 16) % shards + 1
+
+
+def anchors(study: str, split: str, cases: Iterable[str], count: int) -> frozenset[str]:
+    """Return the cases, as many as that, which every board measures."""
+    return frozenset(sorted(cases, key=lambda case: rank(study, "anchor", split, case))[:count])
 
 
 def case_order(study: str, split: str, repeat: int, cases: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from studytool import gate, rows, stats, tally
+from studytool import boards, gate, rows, stats, tally
 from studytool.attempts import Attempt
 from studytool.lines import NO_ENTRIES
 from studytool.metrics import METRICS, PPM, condition_text
@@ -67,7 +67,8 @@ def score(inputs: Inputs) -> Json:
     band = rows.band(pairs)
     control = [math.exp(value) for value in rows.control(pairs)]
     limit = inputs.study.decide.noise_limit_ppm / PPM
-    timed = _timed_cases(inputs, found, rows.codes(cells, pairs, limit))
+    compared = boards.compare(inputs.holdout.anchored, band, inputs.study.protocol.confidence)
+    timed = _timed_cases(inputs, found, rows.codes(cells, pairs, limit, apart=bool(compared.apart)))
     routing = tally.routing_rows(inputs.routing.files if inputs.routing else (), inputs.routing_cases)
     metrics = _metrics(inputs, timed, band, control, routing)
     checked = gate.check(inputs.study.gate, metrics)
@@ -75,6 +76,8 @@ def score(inputs: Inputs) -> Json:
     failed = sum(count for status, count in statuses.items() if status not in {Status.OK, Status.REFUSED})
     holds = band is not None and math.expm1(band) <= limit
     opened = _open(inputs, timed, checked, failed, holds=holds)
+    opened += [f"BOARDS: anchors of {', '.join(compared.apart)} are off those of the others"] if compared.apart else []
+    unsaid = not holds or compared.apart
     return {
         "schema": SCHEMA,
         "study": inputs.study.name,
@@ -89,10 +92,11 @@ def score(inputs: Inputs) -> Json:
         "gate": [
             {"condition": condition_text(item.condition), "value": item.value, "holds": item.holds} for item in checked
         ],
-        "verdict": "CANNOT SAY" if not holds or (opened and gate.verdict(checked) != "FAIL") else gate.verdict(checked),
+        "verdict": "CANNOT SAY" if unsaid or (opened and gate.verdict(checked) != "FAIL") else gate.verdict(checked),
         "open": opened,
         "regimes": _regimes(inputs, timed, band),
         "health": _health(cells),
+        "boards": _boards(inputs, compared),
         "coverage": tally.coverage(
             [msgspec.convert(case.fields, Case) for case in inputs.summary.cases], inputs.holdout_cases, found
         ),
@@ -100,6 +104,33 @@ def score(inputs: Inputs) -> Json:
         "unsteady": sum(not row.steady for row in found),
         "cases": [item.entry for item in timed],
         "routing": routing,
+    }
+
+
+def _boards(inputs: Inputs, compared: boards.Compared) -> Json:
+    """Return which boards measured the hold-out, in which lanes, and the anchors that each of them measured."""
+    sessions = [file.session for file in inputs.holdout.files]
+    anchors = [
+        {
+            "case": anchor.case,
+            "label": inputs.holdout_cases[anchor.case].label,
+            "regime": anchor.regime,
+            "frost_over_backend_ppm": {
+                lane: stats.ppm(stats.mean(list(own.values()))) for lane, own in anchor.ratios.items()
+            },
+        }
+        for anchor in compared.anchors
+    ]
+    return {
+        "boards": sorted({session.fingerprint.uuid for session in sessions}),
+        "lanes": {session.lane: session.fingerprint.uuid for session in sessions if session.lane},
+        "neighbours": max(int(session.fingerprint.device.get("neighbours", "0")) for session in sessions),
+        "anchors": anchors,
+        "offsets_ppm": {
+            regime: {lane: [stats.ppm(value) for value in off] for lane, off in own.items()}
+            for regime, own in compared.offsets.items()
+        },
+        "apart": list(compared.apart),
     }
 
 

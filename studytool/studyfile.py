@@ -133,6 +133,7 @@ def _protocol(node: Node, regimes: tuple[str, ...]) -> Protocol:
         case_timeout_s=members.take("case_timeout_s", lambda c: c.integer(1, 86_400), plain.case_timeout_s),
         distributions=members.take("distributions", lambda c: _choices(c, model.DISTRIBUTIONS), plain.distributions),
         stop_half_width_ppm=members.take("stop", _stop, 0),
+        anchors=members.take("anchors", lambda c: c.integer(0, 1000), plain.anchors),
     )
     if protocol.stop_half_width_ppm and protocol.repeats < FIRST_LOOK:
         raise node.error(f"found stop with {protocol.repeats} repeats; expected at least {FIRST_LOOK}, the first look")

@@ -40,6 +40,7 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of study.json. `measured` is what an entry's box says of library and board, by lookup.MEASURED.
 
+    `records` is what jsonl.contents says of the train records, so that it is the same however they were shared out.
     `band_ppm` is exp(A/A band) - 1, -1 where no legs were aliased.
     """
 
@@ -60,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     regimes: tuple[str, ...]
     decide: Decide
     attempt: int
-    records: dict[str, str]
+    records: str
     band_ppm: int
     cases: tuple[CaseSummary, ...]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from studytool import model, rows, stats
+from studytool import boards, jsonl, model, rows, stats
 from studytool.attempts import Attempt
 from studytool.metrics import PPM
 from studytool.model import LEGS, Case, Fingerprint, Status, Study
@@ -21,7 +21,8 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
     pairs = rows.aliased(cells)
     band = rows.band(pairs)
     groups = rows.by_case(found)
-    codes = rows.codes(cells, pairs, study.decide.noise_limit_ppm / PPM)
+    apart = boards.compare(attempt.anchored, band, study.protocol.confidence).apart
+    codes = rows.codes(cells, pairs, study.decide.noise_limit_ppm / PPM, apart=bool(apart))
     return Summary(
         schema=model.SCHEMA,
         study=study.name,
@@ -40,7 +41,7 @@ def summarise(study: Study, manifest_sha256: str, dtype: str, attempt: Attempt, 
         regimes=study.protocol.regimes,
         decide=study.decide,
         attempt=attempt.number,
-        records={file.path.name: file.sha256 for file in attempt.files},
+        records=jsonl.contents(record for file in attempt.files for record in file.records),
         band_ppm=-1 if band is None else stats.ppm(band) - PPM,
         cases=tuple(_case(study, first.cc, case, groups[digest], codes) for digest, case in sorted(cases.items())),
     )

@@ -158,6 +158,7 @@ def make_session(**changes: Any) -> Session:
         "predicted_ns": 0,
         "fingerprint": make_fingerprint(),
         "prev": "",
+        "lane": "",
     }
     return Session(**{**fields, **changes})
 
@@ -223,7 +224,7 @@ def make_summary(cases: Sequence[CaseSummary] = (), **changes: Any) -> Summary:
         "regimes": ("eager-warm",),
         "decide": Decide(thresholds=(Threshold("s_kv", "from"),)),
         "attempt": 1,
-        "records": {},
+        "records": "",
         "band_ppm": 10_000,
     }
     fields |= changes

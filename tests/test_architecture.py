@@ -20,13 +20,13 @@ LAYERS: list[set[str]] = [
     {"layout", "grid", "schedule", "jsonl", "ledger", "stats", "lines", "studyjson", "yamlnode", "gate", "support"},
     {"noise", "looks"},
     {"studyfile", "engines", "fit", "apply", "changes", "freeze", "rows"},
-    {"fingerprint", "clock", "measure", "frame"},
+    {"fingerprint", "clock", "measure", "frame", "boards"},
     {"attempts", "worker", "pipes"},
     {"process", "planning", "summary", "nvbench", "explain", "sensitivity", "costs"},
-    {"timing", "tally", "report", "outlook", "export"},
-    {"score", "prewarm", "stale", "bundle"},
-    {"results"},
-    {"chain", "predictions", "status"},
+    {"sessions", "merging", "tally", "report", "outlook", "export"},
+    {"timing", "score", "prewarm", "stale", "bundle"},
+    {"fleet", "results"},
+    {"ray_boards", "chain", "predictions", "status"},
     {"checks"},
     {"replay"},
     {"pipeline"},
@@ -64,6 +64,7 @@ HEAVY = {
     "rich": {"cli/terminal.py"},
     "yaml": {"yamlnode.py"},
     "filelock": {"timing.py"},
+    "ray": {"ray_boards.py"},
 }
 """Which modules may name which library, also inside a function."""
 

@@ -40,7 +40,7 @@ def predicted(
     more: Mapping[str, Case] | None = None,
 ) -> int | None:
     """Return the prediction in ns for these cases and repeats after these lines."""
-    before = [Attempt(1, (session_of(records),), len(records), frozenset())] if records else []
+    before = [Attempt(1, (session_of(records),), len(records), frozenset(), ())] if records else []
     cells: list[Cell] = [(case_digest(case), repeat, regime) for case, repeat in wanted]
     return costs.predict_ns(before, {**CASES, **(more or {})}, cells, frozenset())
 
@@ -118,8 +118,8 @@ def test_starts_of_processes_are_counted() -> None:
 
 def test_all_attempts_are_examples() -> None:
     """What any attempt at any split measured counts, an interrupted one as well."""
-    one = Attempt(1, (session_of([took(SMALL, 10)]),), 9, frozenset())
-    two = Attempt(2, (session_of([took(SMALL, 30)]), session_of([took(SMALL, 50, 2)])), 2, frozenset())
+    one = Attempt(1, (session_of([took(SMALL, 10)]),), 9, frozenset(), ())
+    two = Attempt(2, (session_of([took(SMALL, 30)]), session_of([took(SMALL, 50, 2)])), 2, frozenset(), ())
 
     assert costs.predict_ns([one, two], CASES, [(case_digest(SMALL), 3, "eager-warm")], frozenset()) == 30 * MS
 

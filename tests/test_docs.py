@@ -35,7 +35,7 @@ def commands() -> list[click.Command]:
 @pytest.mark.parametrize("command", commands(), ids=lambda command: str(command.name))
 def test_every_command_and_option_is_in_the_readme(command: click.Command) -> None:
     """README's table names each command with each of its options, and the help says what the command does."""
-    row = next((line for line in README.splitlines() if line.startswith(f"| `studytool {command.name}")), "")
+    row = next((line for line in README.splitlines() if line.startswith(f"| `studytool {command.name} ")), "")
     options = {name for p in command.params if isinstance(p, click.Option) for name in p.opts if name.startswith("--")}
 
     assert command.help

@@ -48,7 +48,9 @@ def writes(path: Path) -> bool:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             words = {value.value for value in node.args if isinstance(value, ast.Constant)}
-            if name in {"write_atomic", "write_text", "write_bytes"} or (name == "open" and words & {"w", "wb", "xb"}):
+            if name in {"write_atomic", "write_text", "write_bytes", "Writer"} or (
+                name == "open" and words & {"w", "wb", "xb"}
+            ):
                 return True
         if isinstance(node, ast.Attribute) and node.attr == "O_CREAT":
             return True

@@ -77,7 +77,7 @@ def test_commands_and_options_exist(page: str) -> None:
     """Each `studytool COMMAND --option` that a page shows is one of the tool's, but for what a shell completes."""
     wrong = []
     for snippet in snippets(page):
-        for name, rest in re.findall(r'(?<!")(?<!# )\bstudytool ([a-z]+)\b([^|;&#>)]*)', snippet):
+        for name, rest in re.findall(r'(?<!")(?<!# )\bstudytool ([a-z][a-z-]*)\b([^|;&#>)]*)', snippet):
             params = main.commands[name].params if name in main.commands else []
             options = {option for p in params if isinstance(p, click.Option) for option in p.opts}
             wrong += [] if name in main.commands else [name]

@@ -23,7 +23,7 @@ from commands import Said, call
 from disk import Disk, Fate, State
 from factories import STUDY_YAML, unchained, write_session
 
-from studytool import jsonl, ledger, lines, pipeline, results, timing
+from studytool import jsonl, ledger, lines, pipeline, results, sessions, timing
 from studytool.attempts import Job
 from studytool.cli import terminal
 from studytool.cli.shared import budget_of
@@ -854,7 +854,7 @@ def test_a_clock_may_be_wrong(place: StudyPlace, stages: dict[str, State], times
     begin(place, stages["declared"])
     study, clock = pipeline.open_study(place), Clock(*times)
 
-    def stop(_name: str, step: timing.Progress) -> None:
+    def stop(_name: str, step: sessions.Progress) -> None:
         if step.done == 2:
             raise KeyboardInterrupt
 

@@ -68,7 +68,7 @@ def taken(*records: Record, cases: Iterable[Case] = (), **session: Any) -> Taken
     frozen = Frozen(cast("Any", None), "f", {Split.TRAIN: known})
     job = Job(make_study(), StudyPlace(Path("root"), "tiny"), frozen, "bf16", Split.TRAIN)
     file = SessionFile(Path("train-01-001.jsonl"), make_session(**session), records, "", 1 + len(records), 0)
-    return Taken(job, Attempt(1, (file,), len(records), frozenset()))
+    return Taken(job, Attempt(1, (file,), len(records), frozenset(), ()))
 
 
 def short_record(**changes: Any) -> Record:

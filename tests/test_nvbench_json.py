@@ -291,7 +291,7 @@ def test_boards_are_numbered_and_tell_what_they_are() -> None:
     two = taken(make_record(of=cases[1]), cases=cases, fingerprint=make_fingerprint(uuid="u2", **gpu))
     three = make_session(fingerprint=make_fingerprint(uuid="u3", **gpu))
     files = [*one.attempt.files, *two.attempt.files, two.attempt.files[0]._replace(session=three, records=())]
-    root = root_of(Taken(one.job, Attempt(1, tuple(files), 2, frozenset())))
+    root = root_of(Taken(one.job, Attempt(1, tuple(files), 2, frozenset(), ())))
     by_size = {axes_of(state)["s_kv"]: state for state in root["benchmarks"][0]["states"]}
 
     assert root["devices"] == [

@@ -12,7 +12,7 @@ from studytool import ledger, rows, stats, timing
 from studytool.costs import Budget
 from studytool.errors import LedgerError, RecordError, StudyError
 from studytool.model import Split
-from studytool.timing import Progress
+from studytool.sessions import Progress
 
 
 def test_complete_split_is_not_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from factories import (
     write_session,
 )
 
-from studytool import frame, rows, studyjson, summary
+from studytool import frame, jsonl, rows, studyjson, summary
 from studytool.attempts import Attempt
 from studytool.grid import case_digest
 from studytool.jsonl import SessionFile
@@ -207,7 +207,7 @@ def test_leg_time_is_a_median_of_medians(tmp_path: Path) -> None:
 def _summarise(folder: Path, *records: Record) -> studyjson.Summary:
     cases = {case_digest(case): case for case in (CASE, OTHER)}
     file = _file(folder, *records)
-    return summary.summarise(make_study(), "m", "bf16", Attempt(3, (file,), 6, frozenset()), cases)
+    return summary.summarise(make_study(), "m", "bf16", Attempt(3, (file,), 6, frozenset(), ()), cases)
 
 
 def test_summary_rounds_once(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_summary_rounds_once(tmp_path: Path) -> None:
     assert case.class_key == ("open_engine", "host", "sdpa_fwd", "bf16", "none")
     assert case.plans == {"backend": "1", "frost": "5", "auto": "1", "default": "1"}
     assert (found.attempt, found.band_ppm, found.dtype, found.study) == (3, 0, "bf16", "tiny")
-    assert list(found.records) == ["train-01-001.jsonl"]
+    assert found.records == jsonl.contents([*records, *others])
     assert studyjson.decode(studyjson.encode(found), "study.json") == found
 
 

@@ -5,15 +5,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from benches import SIMULATED, inline, make_job, make_request, run
+from benches import SIMULATED, inline, make_job, make_request, run, stopped
 from factories import STUDY_YAML, make_case
 
-from studytool import frame, measure, stats
+from studytool import fingerprint, frame, measure, stats
+from studytool.digest import sha256
 from studytool.engines.base import Order, PlanError, Seeds
-from studytool.engines.simulated import BACKEND, FROST, Simulated
+from studytool.engines.simulated import BACKEND, FROST, WHICH_BOARD, Simulated
+from studytool.errors import StudyError
 from studytool.measure import Measured
-from studytool.model import LEGS
+from studytool.model import LEGS, Fingerprint
 
 NOISY = {"noise_ppm": 20_000, "process_ppm": 10_000}
 
@@ -184,3 +187,67 @@ def test_jit_is_build_time_and_no_sample() -> None:
         "frost": 250_000_000,
     }
     assert _ns(slow) == _ns(plain)
+
+
+BOARDS = {
+    "unset": (None, "simulated device", ""),
+    "empty": ("", "simulated device", ""),
+    "a serial": ("A", "simulated device", "A"),
+    "a model and a serial": ("H200:A", "H200", "A"),
+    "a model alone": ("H200:", "H200", ""),
+    "a serial behind no model": (":A", "simulated device", "A"),
+    "a model with a colon": ("NVIDIA: H200:A", "NVIDIA: H200", "A"),
+}
+"""What the environment says of the board, the model that this is, and the serial."""
+
+
+@pytest.mark.parametrize(("said", "model", "serial"), BOARDS.values(), ids=BOARDS)
+def test_the_environment_says_which_board_it_is(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, model: str, serial: str
+) -> None:
+    """SERIAL or MODEL:SERIAL; what is not said is a simulated device whose serial is the machine's own id."""
+    monkeypatch.delenv(WHICH_BOARD, raising=False)
+    undeclared = _fingerprint()
+    if said is not None:
+        monkeypatch.setenv(WHICH_BOARD, said)
+    facts, found = _device().facts(), _fingerprint()
+
+    assert (facts.board, facts.uuid, facts.cc) == (model, serial, "sim-1")
+    assert (found.board, found.uuid) == (model, sha256(serial.encode())[:16] if serial else undeclared.uuid)
+
+
+def _fingerprint() -> Fingerprint:
+    device = _device(**NOISY)
+    return fingerprint.take(device, device.own_clock())
+
+
+def test_boards_of_two_serials_are_comparable_and_give_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The serial changes nothing but the id, of which a hash alone is told: not what is measured, nor its seeds."""
+    found = []
+    for serial in ("serial-of-one", "serial-of-another"):
+        monkeypatch.setenv(WHICH_BOARD, serial)
+        found.append((_fingerprint(), _measured(_device(**NOISY))))
+    (one, samples), (another, others) = found
+
+    assert one.uuid != another.uuid
+    assert msgspec.structs.replace(one, uuid=another.uuid) == another
+    assert b"serial" not in msgspec.json.encode([one.uuid, another.uuid])
+    assert fingerprint.comparable(one, another) is None
+    assert samples == others
+    assert len({*_ns(samples)["backend"]}) == 8
+
+
+def test_boards_of_two_models_are_not_comparable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that was begun on one model does not go on on another one, though all else is the same."""
+    inline(monkeypatch)
+    job = make_job(tmp_path)
+    monkeypatch.setenv(WHICH_BOARD, "H200:A")
+    one = _fingerprint()
+    stopped(job, 3)
+    monkeypatch.setenv(WHICH_BOARD, "B200:A")
+
+    assert fingerprint.comparable(one, _fingerprint()) == "board H200 and B200"
+    with pytest.raises(StudyError, match=r"3 of 18 lines from another state: board H200 and B200"):
+        run(job)
+    monkeypatch.setenv(WHICH_BOARD, "H200:A")
+    assert run(job).found == 18

@@ -23,6 +23,7 @@ for _command in (
     measuring.demo,
     measuring.freeze,
     measuring.time_command,
+    measuring.merge_records,
     reviewing.gen,
     reviewing.apply,
     reviewing.merge,

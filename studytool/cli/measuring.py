@@ -1,7 +1,11 @@
 """The commands that measure: demo, freeze, time, run, doctor."""
 
+import contextlib
+import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +18,23 @@ from studytool.cli.shared import (
     one_line,
     open_study,
     page,
+    shard_of,
     study_argument,
 )
 from studytool.cli.terminal import bar, command, hooks, printable
-from studytool.errors import CheckFailedError, FrozenError
+from studytool.errors import CheckFailedError, FrozenError, StudyError
+
+if TYPE_CHECKING:
+    from studytool.fleet import Boards
+    from studytool.model import Study
+
+split_option = click.option(
+    "--split",
+    type=click.Choice(["train", "holdout", "routing"]),
+    default="train",
+    show_default=True,
+    help="Which of the study's cases.",
+)
 
 
 @click.command()
@@ -81,19 +98,17 @@ def freeze(study: Path | None, exclude: tuple[Path, ...], check: bool, board: st
 @click.command(name="time")
 @study_argument
 @dtype_option
-@click.option(
-    "--split",
-    type=click.Choice(["train", "holdout", "routing"]),
-    default="train",
-    show_default=True,
-    help="Which of the study's cases to time.",
-)
+@split_option
 @click.option("--attempt", type=click.Choice(["new"]), help="Begin again beside the attempt that is there.")
 @click.option("--reason", default="", help="Why a new attempt is made; it stands in its records.")
 @click.option("--deadline", help="Stop in time, such as 45m; a hold-out that cannot end before it is not begun.")
 @click.option("--plan", is_flag=True, help="Say how long it will take; measure nothing.")
 @click.option("--prewarm", type=click.IntRange(1, 64), help="Compile kernels in so many processes before timing.")
+@click.option("--shard", metavar="K/N", help="The K-th of N parts of the cases alone, for `merge-records`.")
+@click.option("--ray", "address", metavar="ADDRESS|local", help="On the boards of this Ray cluster (extra ray).")
+@click.option("--boards", type=click.IntRange(1, 4096), help="With --ray: on so many at most.  [default: all]")
 def time_command(
+    *,
     study: Path | None,
     dtype: str,
     split: str,
@@ -102,6 +117,9 @@ def time_command(
     deadline: str | None,
     plan: bool,
     prewarm: int | None,
+    shard: str | None,
+    address: str | None,
+    boards: int | None,
 ) -> None:
     """Time what is missing of a split; stopped at any moment, it goes on where it was."""
     from studytool import pipeline
@@ -111,17 +129,73 @@ def time_command(
         raise click.UsageError("--attempt new and --reason go together")
     one_line(reason)
     declared, place = open_study(study)
+    part = None if shard is None else shard_of(shard)
+    if part is not None and plan:
+        raise click.UsageError("--plan is for a whole split, --shard for a part of it")
+    if address is None and boards is not None and not plan:
+        raise click.UsageError("--boards goes with --ray, or with --plan")
+    if address is not None and (part is not None or plan or prewarm):
+        raise click.UsageError("--ray goes without --shard, --plan and --prewarm")
     budget = budget_of(declared, deadline)
+    count = 0 if address is None else _connected(declared, address, boards)
     for name in dtypes_of(declared, dtype):
         job = pipeline.job_of(declared, place, name, Split(split))
         if plan:
-            click.echo(pipeline.plan(job))
+            click.echo(pipeline.plan(job, boards or 1, budget))
             continue
         with hooks(budget) as outside:
             if prewarm is not None:
                 outside.say(pipeline.prewarm(job, prewarm, outside))
-            said = pipeline.time(job, outside, reason)
+            with _fleet(declared, count) as fleet:
+                said = pipeline.time(job, outside, reason, part, fleet)
         click.echo(said)
+
+
+def _connected(study: "Study", address: str, boards: int | None) -> int:
+    """Return how many boards of a Ray cluster there are for a study; StudyError where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise StudyError("--ray: Ray is not installed; pip install 'studytool[ray]'")
+    from studytool import ray_boards
+
+    return ray_boards.connect(address, study.engine, boards)
+
+
+@contextlib.contextmanager
+def _fleet(study: "Study", count: int) -> "Iterator[Boards | None]":
+    """Return so many boards of the cluster that was joined, None for none."""
+    if not count:
+        yield None
+        return
+    from studytool import ray_boards
+    from studytool.process import terms_of
+
+    boards = ray_boards.RayBoards(terms_of(study), count)
+    try:
+        yield boards
+    finally:
+        boards.stop()
+
+
+@click.command(name="merge-records")
+@click.argument("folders", type=PATH, nargs=-1, metavar="[DIR]...")
+@dtype_option
+@split_option
+@click.option("--into", "study", type=PATH, help="The study's folder.  [default: around the current directory]")
+def merge_records(folders: tuple[Path, ...], dtype: str, split: str, study: Path | None) -> None:
+    """Join the shards of a split, which `time --shard` measured, into one attempt.
+
+    Each DIR is a folder of the same study, on this machine or copied from another; shards that were measured in the
+    study's own folder need none.
+    """
+    from studytool import pipeline
+    from studytool.layout import place_of
+    from studytool.model import Split
+
+    declared, place = open_study(study)
+    jobs = [pipeline.job_of(declared, place, name, Split(split)) for name in dtypes_of(declared, dtype)]
+    with hooks() as outside:
+        said = pipeline.merge_records(jobs, [place_of(folder) for folder in folders], outside.now)
+    click.echo("\n".join(said))
 
 
 @click.command()

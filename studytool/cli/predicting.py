@@ -64,11 +64,13 @@ def stale(
     A line is FRESH, STALE (a side picks another plan) or DEAD (a side has none).
     """
     from studytool import predictions
+    from studytool.layout import study_beside
 
     if matrix is not None and cudnn is not None:
         raise click.UsageError("--matrix and --cudnn both name versions")
     asked = predictions.Asked(board, cudnn, fetch, even_with_driver)
-    folder = study or predictions.study_of_table(table)
+    beside = study_beside(table)
+    folder = study or (beside.folder if beside else None)
     declared, place = (None, None) if folder is None else open_study(folder)
     summaries = predictions.summaries_of(declared, place) if declared and place else []
     versions: list[str | None] = [*matrix.split(",")] if matrix else [cudnn]

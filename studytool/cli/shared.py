@@ -9,7 +9,7 @@ import click
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
-    from studytool.attempts import Job
+    from studytool.attempts import Job, Shard
     from studytool.costs import Budget
     from studytool.layout import StudyPlace
     from studytool.model import Study
@@ -41,6 +41,17 @@ def budget_of(study: "Study", deadline: str | None) -> "Budget | None":
         raise StudyError(f"--deadline: found {deadline}; expected a number of s, m or h, such as 45m")
     seconds = int(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2)]
     return Budget(seconds * 10**9, None if study.engine == "simulated" else time.monotonic_ns)
+
+
+def shard_of(text: str) -> "Shard":
+    """Return the shard that a text such as 3/16 names; StudyError for another text."""
+    from studytool.attempts import Shard
+
+    match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
+    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
+    if not 1 <= shard.number <= shard.of:
+        raise StudyError(f"--shard: found {text}; expected a part and their number, from 1/N to N/N, such as 3/16")
+    return shard
 
 
 def dtypes_of(study: "Study", asked: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from studytool.digest import rank
 from studytool.engine_terms import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 from studytool.engines.base import Arrays, Bench, Clock, Facts, Launch, Order, PlanError, Sample, Seeds, leg_plans
 from studytool.engines.world import BACKEND_SIDE, FROST_SIDE, MIB, MS, Cache, World
+from studytool.metrics import PPM
 from studytool.model import Case, Plan, Status
 from studytool.runtime import key
 
@@ -39,14 +40,15 @@ class Simulated:
         self.numbers = {name: int(declared[name]) for name in SIMULATED_NUMBERS}
         self.now_ns = 0.0
         self.before_ns = 0.0
+        self.model, _, self.serial = os.environ.get(WHICH_BOARD, "").rpartition(":")
+        board = np.random.Generator(np.random.PCG64(int(rank(self.numbers["seed"], "board", self.serial)[:16], 16)))
+        self.slowness = np.exp(board.standard_normal(2) * self.numbers["board_ppm"] / PPM).tolist()
 
     def facts(self) -> Facts:
         """Return the simulated device as a board."""
         settings = {name: str(value) for name, value in sorted(self._declared.items())}
-        model, _, serial = os.environ.get(WHICH_BOARD, "").rpartition(":")
-        return Facts(
-            cc="sim-1", board=model or "simulated device", versions={"simulated": "2"}, settings=settings, uuid=serial
-        )
+        board, versions = self.model or "simulated device", {"simulated": "2"}
+        return Facts(cc="sim-1", board=board, versions=versions, settings=settings, uuid=self.serial)
 
     def own_clock(self) -> Clock:
         """Return the virtual clock."""
@@ -159,7 +161,7 @@ class SimulatedBench:
                 device.now_ns += inner * EMPTY_GRAPH_NS
                 return
             missed = self._cache.touch(self._tensors) * miss_ns if miss_ns else 0.0
-            slowness = self._world.slowness(side, device.now_ns)
+            slowness = self._world.slowness(side, device.now_ns) * device.slowness[side]
             device.now_ns += (inner * self._costs_ns[side] + missed) * slowness
 
         yield launch

@@ -1,6 +1,6 @@
 """The sections of a report that say how far its numbers can be trusted: regimes, noise, control."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studytool.report.cells import ratio, table, time_text
@@ -62,3 +62,32 @@ def _health(score: Score) -> str:
 def failing(score: Score) -> list[str]:
     """Return the cases whose control fails, each with its code."""
     return [f"{case['label']} {case['code']}" for case in score["cases"] if case["code"]]
+
+
+def boards(score: Score) -> str:
+    """Return on how many boards the hold-out was measured, and whether those agree on the anchors."""
+    found = score["boards"]
+    count, lanes = len(found["boards"]), found["lanes"]
+    told = f"- Measured on {count} board{'s' if count > 1 else ''}"
+    told += f", in {len(lanes)} lanes side by side" if lanes else ""
+    told += f"; on one host at most {found['neighbours']} others measured beside one" if found["neighbours"] else ""
+    if not lanes:
+        return told + "."
+    if not found["anchors"]:
+        return f"{told}. No case was measured in more than one lane: nothing shows that they agree."
+    off = ", ".join(found["apart"])
+    told += (
+        f". **BOARDS: {off} off the others.**" if off else ". Anchors, which each lane measured, agree within the band."
+    )
+    rows = [
+        [lane, f"`{board}`", *(ratio(anchor["frost_over_backend_ppm"].get(lane)) for anchor in found["anchors"])]
+        + [_off(own.get(lane)) for own in found["offsets_ppm"].values()]
+        for lane, board in lanes.items()
+    ]
+    labels = [f"{anchor['label']}, {anchor['regime']}" for anchor in found["anchors"]]
+    head = ["lane", "board", *labels, *(f"over the others, {regime}" for regime in found["offsets_ppm"])]
+    return f"{told}\n\nfrost / backend of the anchors:\n\n{table(head, rows)}\n"
+
+
+def _off(found: Sequence[int] | None) -> str:
+    return "n/a" if found is None else f"{ratio(found[0])} ({ratio(found[1])} to {ratio(found[2])})"

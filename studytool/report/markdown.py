@@ -225,7 +225,9 @@ def _run(sources: Sources) -> str:
         f"- Of the hold-out cases the table leads {coverage['leads']}, trails {coverage['trails']} and leaves"
         f" {coverage['abstains']} as they are."
     )
-    return "\n".join([f"- Cases by status: {statuses}.", *failed, led, looks, *attempts(score), "", sessions])
+    return "\n".join(
+        [f"- Cases by status: {statuses}.", *failed, led, looks, *attempts(score), control.boards(score), "", sessions]
+    )
 
 
 def attempts(score: Score) -> list[str]:

@@ -137,4 +137,4 @@ def _was_run(sources: Sources) -> list[str]:
     score, freshness = sources.score, sources.freshness
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(score["statuses"].items()))
     looks = f"the hold-out is {markdown.fresh(freshness)}; per-case looks at it: {freshness.looks}"
-    return [f"- {statuses}; {looks}.", *markdown.attempts(score)]
+    return [f"- {statuses}; {looks}.", *markdown.attempts(score), control.boards(score)]
