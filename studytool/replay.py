@@ -1,6 +1,6 @@
 """Replay a study: every hash, every regenerated line, every number, without the device. A check list comes back."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -54,7 +54,8 @@ def _checks(study: Study, place: StudyPlace, only: tuple[str, ...], posted: str 
     for own in results:
         found += [own] if isinstance(own, Check) else _dtype_checks(own)
     if len(study.dtypes) > 1 and not only:
-        found.append(_guarded("", "report of all dtypes", partial(_together, place, results, missing)))
+        last = _guarded("", "report of all dtypes", partial(_together, place, results, missing))
+        found.append(_said_once(last, {check.figure for check in found}))
     return found
 
 
@@ -120,7 +121,11 @@ def _dtype_checks(found: checks.Found) -> Iterator[Check]:
     said: set[str] = set()
     for name, run in checks.CHECKS:
         check = _guarded(job.dtype, name, partial(run, found))
-        if check.state == FAIL and check.figure in said:
-            check = check._replace(state=UNSAID, figure="not before what fails above is mended")
+        yield _said_once(check, said)
         said.add(check.figure)
-        yield check
+
+
+def _said_once(check: Check, said: Container[str]) -> Check:
+    """Return a check, with no answer yet where it fails by what was said before."""
+    again = check.state == FAIL and check.figure in said
+    return check._replace(state=UNSAID, figure="not before what fails above is mended") if again else check

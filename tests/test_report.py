@@ -164,7 +164,7 @@ def test_a_spent_hold_out_is_called_spent(tmp_path: Path) -> None:
     text = pipeline.report(job_at(place))
     told = "SPENT, so this is not out-of-sample (line 8 of the ledger changed the entries after a look at the hold-out)"
 
-    assert text.splitlines()[4].endswith(f"the hold-out is {told}.**")
+    assert text.splitlines()[6].endswith(f"the hold-out is {told}.**")
     assert f"- The hold-out is {told}; per-case looks at it so far: 2." in text
     assert "Unscored: holdout attempt 2 with 12 of 12 lines" in text
 
@@ -209,9 +209,9 @@ def test_a_study_without_entries_says_so(sources: Sources) -> None:
     none = results.lines_of(results.Train(sources.summary, b""), 1_500_000, "class")
     text = markdown.render(sources._replace(fit=none))
 
-    assert "**0 of 1 classes get an entry;" in text
-    assert section(text, "Change").startswith("No class gets an entry; the table stays as it is.")
-    assert "| bf16 none | 6 | 0 / " in section(text, "Change")
+    assert "leads in 0 of 1 classes;" in text
+    assert "\n\nNo class gets an entry; the table stays as it is.\n\n" in section(text, "Change")
+    assert "| bf16 | none | MARGIN | 0 / " in section(text, "Change")
 
 
 def test_times_are_readable(sources: Sources) -> None:

@@ -85,7 +85,7 @@ def test_page_has_all_sections_of_the_report(made: StudyPlace, outline: Outline)
     report = made.results("bf16").report.read_text(encoding="utf-8")
     heads = re.findall(r"^## (.+)$", report, re.MULTILINE)
 
-    assert len(heads) == 11
+    assert len(heads) == 12
     assert set(heads) <= set(outline.words)
     assert [attrs["id"] for attrs in outline.all("h2")][-2:] == ["coverage", "all-cases"]
 

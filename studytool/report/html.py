@@ -44,7 +44,8 @@ def _of(text: str, all_sources: Sequence[Sources], all_measured: Sequence[Measur
             named = section == "Change" or len(all_sources) == 1  # classes name their dtype themselves
             titled = own if named else [plot._replace(title=f"{sources.score['dtype']}: {plot.title}") for plot in own]
             drawn.setdefault(section, []).extend(titled)
-    cases = [_cells(case) for sources in all_sources for case in sources.score["cases"]]
+    found = [case for sources in all_sources for case in sources.score["cases"]]
+    cases = [_cells(case) for case in sorted(found, key=lambda case: -case["auto_over_default_ppm"][0])]
     return _page(text, drawn, _coverage(all_sources, all_measured), cases)
 
 
@@ -127,7 +128,7 @@ _COLUMNS = (
     ("regret, applied", "number"),
     ("applied / default", "number"),
     ("interval", "text"),
-    ("spread, %", "number"),
+    ("repeat spread", "number"),
     ("code", "text"),
 )
 
@@ -146,7 +147,7 @@ def _cells(case: Mapping[str, Any]) -> list[tuple[str, int | str]]:
         *times,
         *((ratio_text(value), value) for value in ratios),
         (interval, interval),
-        (f"{spread / 10_000:.2f}", spread),
+        (ratio_text(spread), spread),
         (case["code"] or "ok", case["code"] or "ok"),
     ]
 

@@ -7,7 +7,7 @@ from studytool.explain import explain_rows
 from studytool.fit import Fit
 from studytool.ledger import Freshness
 from studytool.lines import Header
-from studytool.metrics import metric_text, ratio_text
+from studytool.metrics import PPM, geomean_ppm, metric_text, ratio_text
 from studytool.model import Fingerprint, Study
 from studytool.report import control
 from studytool.report.cells import number, ratio, table, time_text
@@ -18,6 +18,20 @@ from studytool.studyjson import Summary
 LEGEND = (
     "Columns 3 and 4 are regret: a leg's time over the faster of frost and backend, geomean (max); 1 is the oracle."
     " Applied over default is geomean (min, max)."
+)
+TERMS = "\n".join(
+    f"- {line}"
+    for line in (
+        "**frost**, **backend**: the row that an entry lifts, and the engine that it competes with. **default**,"
+        " **auto** (applied, with the entries): what runs without the table, and with it. These are a case's legs.",
+        "**regret**: a leg's time over that of the faster of frost and backend; 1 is the best that can be had.",
+        "**A/A band**: legs that run one plan should take the same time; 95 % of them are apart by no more than this.",
+        "**repeat spread**: of a leg's times in different processes, the largest minus the least, over the median.",
+        "**FRESH**: no entry changed after a look at the hold-out; **looks** counts the scores that were made of it.",
+        "**gate**: the conditions that were frozen with the cases, before anything was timed.",
+        "**b12 h48/6 d128 S16484 br w96**: 12 batches, 48 query and 6 key heads, head dimension 128, 16484 queries and"
+        " keys, bottom-right causal mask, window of 96 keys. **tile** on: that length is a multiple of 128.",
+    )
 )
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be said"}
 REPLAY = (
@@ -44,9 +58,9 @@ def render(sources: Sources) -> str:
     """Return report.md."""
     study, score = sources.study, sources.score
     sections = [
-        f"# {study.name}, {score['dtype']}\n\n{study.question}\n\n**{answer(sources)}**",
-        f"## Result\n\n{result_table([score])}\n\n{_legend(score)}\n\n{_gate(score)}",
-        f"## Change\n\n{_lines(sources)}\n\n{_classes(sources.fit)}",
+        f"# {study.name}, {score['dtype']}\n\n{intro(study)}\n\n**{answer(sources)}**",
+        f"## Result\n\n{result_table([score])}\n\n{_legend(score, sources.header.margin_ppm)}\n\n{_gate(score)}",
+        f"## Change\n\n{classes([sources])}\n\n{_lines(sources)}",
         f"## Notable cases\n\n{notable(score['cases'])}",
         f"## Regimes\n\n{control.regimes(score)}",
         f"## Noise and control\n\n{control.noise(score, sources.summary.band_ppm)}",
@@ -54,6 +68,7 @@ def render(sources: Sources) -> str:
         f"## How the hold-out was run\n\n{_run(sources)}",
         f"## Not measured\n\n{_bullets(not_measured(sources))}",
         f"## Method\n\n{method(study)}",
+        f"## Terms\n\n{TERMS}",
         f"## Provenance\n\n{_provenance(sources)}",
         f"## Replay\n\n{REPLAY}",
     ]
@@ -98,20 +113,34 @@ def _auto_default(score: Score) -> str:
     return f"{mean} ({least}, {most})"
 
 
+def intro(study: Study) -> str:
+    """Return what was asked, after a warning where no hardware was."""
+    simulated = (
+        "**SIMULATED: no hardware was timed. The times of both engines are declared in study.yaml, and what is found is"
+        " what was declared. Not to be merged as a result about any device.**\n\n"
+    )
+    return f"{simulated if study.engine == 'simulated' else ''}{study.question}"
+
+
 def answer(sources: Sources) -> str:
-    """Return in a sentence how many classes get an entry, and what the hold-out says of them."""
-    led = sum(outcome.line is not None for outcome in sources.fit.outcomes)
+    """Return in a sentence in how many classes the row leads, and what the hold-out says of that."""
+    rules = [outcome.line.rule for outcome in sources.fit.outcomes if outcome.line]
+    never = rules.count("never")
     score = sources.score
     reached, timed = (score["metrics"][name] for name in ("reached", "cases_timed"))
-    if not led:
+    if not rules:
         tested = "nothing is claimed"
     elif not reached:
         tested = "NO hold-out case reaches an entry, so that the entries were not tested"
     else:
-        tested = f"{reached} of {timed} hold-out cases reach an entry"
+        tested = (
+            f"{reached} of {timed} hold-out cases reach an entry; applied / default {_auto_default(score)} over all,"
+            f" {number(score['metrics']['slower_beyond_noise'])} slower beyond noise"
+        )
     return (
-        f"{led} of {len(sources.fit.outcomes)} classes get an entry; {tested}; the gate says {score['verdict']};"
-        f" the hold-out is {fresh(sources.freshness)}."
+        f"`{sources.study.row}` leads in {len(rules) - never} of {len(sources.fit.outcomes)} classes"
+        f"{f' and trails in {never}' if never else ''}; {tested}; the gate says {score['verdict']}; the hold-out is"
+        f" {fresh(sources.freshness)}."
     )
 
 
@@ -122,9 +151,19 @@ def fresh(freshness: Freshness) -> str:
     return f"SPENT, so this is not out-of-sample ({freshness.reason})"
 
 
-def _legend(score: Score) -> str:
+def _legend(score: Score, margin_ppm: int) -> str:
     low, high = score["intervals"].get("auto_over_default_geomean", (None, None))
-    return f"{LEGEND} 95 % bootstrap interval of that geomean: {ratio(low)} to {ratio(high)}."
+    return (
+        f"{LEGEND} 95 % interval of that geomean, classes and then cases drawn again: {ratio(low)} to {ratio(high)}."
+        f"{small_gains([score], margin_ppm)}"
+    )
+
+
+def small_gains(scores: Sequence[Score], margin_ppm: int) -> str:
+    """Return how many cases that an entry leads gain less than the margin."""
+    led = [case for score in scores for case in score["cases"] if case["lookup"]]
+    small = sum(case["auto_over_default_ppm"][0] * (PPM + margin_ppm) > PPM * PPM for case in led)
+    return f" Of {len(led)} lines of cases that an entry leads {small} gain less than the margin." if led else ""
 
 
 def _gate(score: Score) -> str:
@@ -147,22 +186,35 @@ def made_with(sources: Sources) -> str:
     told = f"Made with margin {ratio_text(header.margin_ppm)}, scope {header.scope}"
     if (header.margin_ppm, header.scope) != (decide.margin_ppm, decide.scope):
         told += f"; **declared were {ratio_text(decide.margin_ppm)}, {decide.scope}**"
-    return f"{told}."
+    holds = {
+        "class": "An entry holds for every size of its class, also outside of the measured ones",
+        "box": "An entry holds inside of the sizes that were measured, and on this board",
+    }
+    return f"{told}. {holds[header.scope]}."
 
 
-def _classes(fit: Fit) -> str:
-    rows = [
-        [
-            " ".join(str(part) for part in row["class"][2:]),  # type: ignore[index]
-            str(row["cases"]),
-            f"{row['win']} / {row['neutral']} / {row['lose']} / {row['inconclusive']}",
-            ratio(row["geomean_ppm"]),  # type: ignore[arg-type]
-            str(row["rule"] or row["code"]),
-            "" if row["rule"] else str(row["detail"]),
-        ]
-        for row in explain_rows(fit)
-    ]
-    head = ["class", "train cases", "win / neutral / lose / unclear", "frost / backend", "entry or code", "why not"]
+def classes(all_sources: Sequence[Sources]) -> str:
+    """Return what became of each class: its features, what train says of it, and how its hold-out cases fared."""
+    rows = []
+    for sources in all_sources:
+        holdout: dict[str, list[int]] = {}
+        for case in sources.score["cases"]:
+            holdout.setdefault(str(case["class"]), []).append(int(case["auto_over_default_ppm"][0]))
+        for row in explain_rows(sources.fit):
+            own = holdout.get(str(row["class"]), [])
+            rows.append(
+                [
+                    *(str(part) for part in row["class"][2:]),  # type: ignore[index]
+                    str(row["rule"] or row["code"]),
+                    f"{row['win']} / {row['neutral']} / {row['lose']} / {row['inconclusive']}",
+                    ratio(row["geomean_ppm"]),  # type: ignore[arg-type]
+                    str(len(own)),
+                    f"{ratio(geomean_ppm(own))} ({ratio(max(own))})" if own else "n/a",
+                    "" if row["rule"] else str(row["detail"]),
+                ]
+            )
+    head = [*all_sources[0].study.class_key, "entry or code", "train: win / neutral / lose / unclear"]
+    head += ["frost / backend", "hold-out cases", "applied / default (highest)", "why not"]
     return table(head, rows)
 
 
@@ -178,6 +230,7 @@ def notable(cases: Sequence[Mapping[str, Any]]) -> str:
             f"- Highest applied / default: {ratio(slowest['auto_over_default_ppm'][0])}, {_case(slowest)}.",
             f"- Largest time saved: {_case(saved)}." if _saved(saved) > 0 else "- No case became faster.",
             f"- Largest regret with the entries: {ratio(regret['regret_ppm']['auto'])}, {_case(regret)}.",
+            "- Ratios are paired within blocks, and each time is a median of its own: a quotient of times can differ.",
         ]
     )
 
@@ -252,17 +305,18 @@ def not_measured(sources: Sources) -> list[str]:
     never = ", ".join(f"{name} {value}" for name, value in sorted(constant.items()) if name != "dtype")
     return [
         f"- Other boards than {sources.fingerprint.board}; other versions than those below.",
-        f"- Train sizes outside of {_ranges(sources.summary)}.",
+        f"- Sizes outside of train's: {_ranges(sources.summary)}.",
         f"- Regimes other than {', '.join(sources.study.protocol.regimes)}.",
-        f"- Features that no timed case varied: {never or 'none'}.",
+        f"- Features with other values than the one that all timed cases have: {never or 'none'}.",
+        "- Memory, workspace and determinism; numbers beyond the legs' agreement and the reference on small cases.",
     ]
 
 
 def _ranges(summary: Summary) -> str:
     """Return the range of every size in the train split."""
-    names = [name for name in key.GEOMETRY if name in key.INTEGER_FIELDS]
-    values = {name: sorted(int(case.fields[name]) for case in summary.cases) for name in names}
-    return ", ".join(f"{name} {found[0]}-{found[-1]}" for name, found in values.items())
+    names = [*(name for name in key.GEOMETRY if name in key.INTEGER_FIELDS), "window"]
+    values = {name: sorted(int(case.fields.get(name, 0)) for case in summary.cases) for name in names}
+    return ", ".join(f"{name} {found[0]}-{found[-1]}" for name, found in values.items() if found[-1])
 
 
 def method(study: Study) -> str:

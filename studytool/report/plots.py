@@ -209,10 +209,10 @@ def speedups(score: Score) -> Plot:
 
 def noise(score: Score, control: Sequence[float]) -> Plot:
     """Return two histograms: the spread of repeats of each leg, and the ratio of legs that ran one plan."""
-    spreads = [value / PPM * 100 for case in score["cases"] for value in case["spread_ppm"].values()]
-    off = [100 * abs(math.expm1(value)) for value in control]
+    spreads = [value / PPM for case in score["cases"] for value in case["spread_ppm"].values()]
+    off = [abs(math.expm1(value)) for value in control]
     figure, axes = _axes(_WIDTH, 2.6)
-    most = max([*spreads, *off, 0.1])
+    most = max([*spreads, *off, 0.001])
     edges = [most * step / 24 for step in range(25)]
     named = ((spreads, SERIES[0], "spread of repeats"), (off, SERIES[1], "legs that ran one plan, off 1"))
     for values, colour, label in named:
@@ -220,22 +220,22 @@ def noise(score: Score, control: Sequence[float]) -> Plot:
             axes.hist(
                 values, bins=edges, histtype="step", color=colour, linewidth=1.5, label=f"{label} ({len(values)})"
             )
-    _label(axes, "%", "count")
+    _label(axes, "as a share of the time", "count")
     _legend(axes, 2)
     rows = []
     for values, _, label in named:
         ranked = sorted(values)
         if ranked:
             picks = [ranked[int(share * (len(ranked) - 1))] for share in (0, 0.25, 0.5, 0.75, 0.9, 1)]
-            rows.append([label, str(len(ranked)), *(f"{value:.3f}" for value in picks)])
-    head = ("in %", "count", "min", "25 %", "median", "75 %", "90 %", "max")
+            rows.append([label, str(len(ranked)), *(f"{value:.4f}" for value in picks)])
+    head = ("as a share of the time", "count", "min", "25 %", "median", "75 %", "90 %", "max")
     return Plot("Noise", "how far apart equal things were", _svg(figure), head, rows)
 
 
 def over_the_run(rows: Sequence[Row], states: Mapping[str, Sequence[float | None]]) -> Iterator[Plot]:
     """Return what happened over the run, record by record: the ratio's drift, and what the device said of itself."""
-    drift = [None if row.health is None else 100 * row.health.drift for row in rows]
-    series: dict[str, Sequence[float | None]] = {"drift of the ratio within a record, %": drift, **states}
+    drift = [None if row.health is None else row.health.drift for row in rows]
+    series: dict[str, Sequence[float | None]] = {"drift within a record, ln(frost / backend)": drift, **states}
     for name, values in series.items():
         known = [(place, value) for place, value in enumerate(values, 1) if value is not None]
         if not known:

@@ -15,7 +15,7 @@ def render(all_sources: Sequence[Sources]) -> str:
     """Return studies/NAME/report.md, from what the report of each dtype is written from."""
     study, scores = all_sources[0].study, [sources.score for sources in all_sources]
     sections = [
-        f"# {study.name}\n\n{study.question}\n\n{_answer(all_sources)}",
+        f"# {study.name}\n\n{markdown.intro(study)}\n\n{_answer(all_sources)}",
         f"## Result\n\n{markdown.result_table(scores)}\n\n{_legend(all_sources)}\n\n{_gate(scores)}",
         f"## Change\n\n{_lines(all_sources)}",
         f"## Notable cases\n\n{markdown.notable([case for score in scores for case in score['cases']])}",
@@ -24,6 +24,7 @@ def render(all_sources: Sequence[Sources]) -> str:
         f"## How the hold-out was run\n\n{_run(all_sources)}",
         f"## Not measured\n\n{_each(all_sources, markdown.not_measured)}",
         f"## Method\n\n{markdown.method(study)}",
+        f"## Terms\n\n{markdown.TERMS}",
         f"## Provenance\n\n{_each(all_sources, markdown.machine)}",
         f"## Replay\n\n{markdown.REPLAY} Each dtype's own report, with its gate, classes, routing plans and sessions,"
         " is in the folder of its name.",
@@ -53,7 +54,10 @@ def _legend(all_sources: Sequence[Sources]) -> str:
         f"{sources.score['dtype']} {ratio(low)} to {ratio(high)}"
         for sources, (low, high) in zip(all_sources, found, strict=True)
     )
-    return f"{markdown.LEGEND} 95 % bootstrap intervals of that geomean: {intervals}."
+    return (
+        f"{markdown.LEGEND} 95 % intervals of that geomean, classes and then cases drawn again: {intervals}."
+        f"{markdown.small_gains([sources.score for sources in all_sources], all_sources[0].header.margin_ppm)}"
+    )
 
 
 def _gate(scores: Sequence[Score]) -> str:
@@ -74,7 +78,7 @@ def _lines(all_sources: Sequence[Sources]) -> str:
     led = f"{len(emitted)} of {sum(len(sources.fit.outcomes) for sources in all_sources)} classes get an entry."
     shown = "```python\n{}\n```\n\n".format("\n".join(emitted)) if emitted else ""
     made = dict.fromkeys(markdown.made_with(sources) for sources in all_sources)
-    return f"{led}\n\n{shown}{' '.join(made)}"
+    return f"{led}\n\n{markdown.classes(all_sources)}\n\n{shown}{' '.join(made)}"
 
 
 def _noise(all_sources: Sequence[Sources]) -> str:
