@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,17 @@ def test_host_planning_says_what_a_table_and_a_study_cost(tmp_path: Path) -> Non
     assert list(study["us"]) == ["library alone", "studytool, four legs named", "beyond the library, paired"]
     assert study["us"]["studytool, four legs named"][0] < 5 * study["us"]["library alone"][0]
     assert ended.stdout.startswith("cudnn frontend ")
+
+
+def test_the_fleet_benchmark_loses_nothing_to_failures(tmp_path: Path) -> None:
+    """Sixteen virtual boards that fail every few minutes still measure all lines; the longest first is balanced."""
+    fleet = runpy.run_path(str(ROOT / "benchmarks" / "fleet.py"))
+    row = fleet["measure"](tmp_path / "failing", 16, 240, 0.05, longest_first=True)
+    calm = fleet["measure"](tmp_path / "calm", 16, 240, 1e6, longest_first=True)
+
+    assert row.failures > 0
+    assert row.lost > 0
+    assert row.lines >= 240 * 5
+    assert calm.lines == 240 * 5 + 15 * 4 * 5  # each of the other fifteen boards measures the four anchors, too
+    assert calm.balance < 1.1
+    assert (calm.failures, calm.lost) == (0, 0)
