@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from studytool.metrics import PPM
 
@@ -66,6 +65,8 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
 
 @functools.cache
 def _t_quantile(freedom: int, q: float) -> float:
+    from scipy import special  # noqa: PLC0415 - takes longer than the rest of a worker's start, and no worker needs it
+
     return float(special.stdtrit(freedom, q))
 
 

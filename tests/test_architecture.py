@@ -163,6 +163,13 @@ def test_help_loads_neither_torch_nor_pandas_nor_numpy() -> None:
     assert not {"torch", "pandas", "numpy", "scipy", "rich", "yaml"} & loaded_by(code)
 
 
+def test_a_worker_starts_without_what_it_does_not_need() -> None:
+    """The process of a repeat, of which a study starts many, loads neither scipy nor a library of an engine."""
+    assert not {"scipy", "torch", "cudnn", "pandas", "matplotlib", "click", "rich"} & loaded_by(
+        "import studytool.worker"
+    )
+
+
 def test_the_lookup_loads_the_standard_library_alone() -> None:
     """Importing the look-up loads nothing that an interpreter does not bring along."""
     before = loaded_by("")
