@@ -174,14 +174,16 @@ class _Inflated:
 def _extracted(stream: _Inflated, into: Path) -> Iterator[str]:
     """Write the members of a tar, and return their names."""
     seen: dict[str, str] = {}
-    total = number = 0
+    total, number, before = 0, 0, ""
     while (block := stream.read(_BLOCK)) != bytes(_BLOCK):
         number += 1
         if number > MAX_FILES:
             raise _OddError(f"more than {MAX_FILES} files")
         name, size = _header(block, number)
         _note(seen, name)
-        path = into / name
+        if name < before:
+            raise _OddError(f"{name}: stands behind {before}; expected members sorted by name")
+        before, path = name, into / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             for start in range(0, size, _AT_ONCE):

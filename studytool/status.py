@@ -9,11 +9,11 @@ import msgspec
 from studytool import freeze, ledger, lines, results
 from studytool.attempts import Job, planned_cells
 from studytool.digest import sha256
-from studytool.errors import CannotSayError
+from studytool.errors import CannotSayError, StudyError
 from studytool.files import read_bytes
 from studytool.layout import StudyPlace
 from studytool.model import SCHEMA, Split, Study
-from studytool.report import markdown
+from studytool.report import markdown, together
 
 DONE, OPEN, WAITING = "done", "next", "waits"
 
@@ -46,7 +46,26 @@ def status(study: Study, place: StudyPlace, dtypes: Sequence[str]) -> list[Step]
             state = step.state if step.state == DONE else WAITING if later else OPEN
             told = told or state == OPEN
             found.append(step._replace(state=state))
+    if len(study.dtypes) > 1 and set(dtypes) == set(study.dtypes):
+        found.append(_together([Job(study, place, frozen, dtype, Split.TRAIN) for dtype in study.dtypes], found))
     return found
+
+
+def _together(jobs: Sequence[Job], found: Sequence[Step]) -> Step:
+    """Return whether the report over all dtypes is there, and what the records give now."""
+    place = jobs[0].place
+    command = f"studytool report studies/{place.name} --dtype all"
+    if any(step.state != DONE for step in found):
+        return Step("", "report", WAITING, "that of all dtypes", command)
+    all_sources = []
+    for job in jobs:
+        train, holdout = results.train(job), job._replace(split=Split.HOLDOUT)
+        scored = results.score_of(holdout, train)
+        all_sources.append(results.sources_of(holdout, train, scored, ledger.read(job.results.ledger)))
+    expected = together.render(all_sources).encode()
+    same = place.report.is_file() and read_bytes(place.report) == expected
+    told = "that of all dtypes" if same else "that of all dtypes is not what the records give now, or not there"
+    return Step("", "report", DONE if same else OPEN, told, command)
 
 
 def _steps(job: Job) -> Iterator[Step]:
@@ -89,18 +108,20 @@ def _scored(job: Job) -> Iterator[Step]:
     place, holdout = job.results, job._replace(split=Split.HOLDOUT)
     events = ledger.read(place.ledger)
     expected: dict[Path, bytes] = {}
-    verdict = ""
+    verdict, problem = "", ""
     try:
         train = results.train(job)
         scored = results.score_of(holdout, train)
         expected[place.score] = results.score_bytes(scored)
-        expected[place.report] = markdown.render(results.sources_of(holdout, train, scored, events)).encode()
         verdict = f"the gate says {scored['verdict']}; the hold-out is {ledger.freshness(events).state}"
+        expected[place.report] = markdown.render(results.sources_of(holdout, train, scored, events)).encode()
     except CannotSayError:  # a split is not complete, and says so by itself
         pass
+    except StudyError as error:
+        problem = str(error)
     for name, path, detail in (("score", place.score, verdict), ("report", place.report, place.report.name)):
         same = path.is_file() and read_bytes(path) == expected.get(path)
-        told = detail if same else "not what the records give now" if path.is_file() else "not there"
+        told = detail if same else problem or ("not what the records give now" if path.is_file() else "not there")
         command = f"studytool {name} studies/{job.place.name} --dtype {job.dtype}"
         yield Step(job.dtype, name, DONE if same else OPEN, told, command)
 

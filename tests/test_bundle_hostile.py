@@ -542,6 +542,13 @@ def test_no_member_comes_in_place_of_another(packed: Packed, replay: Replay) -> 
     assert is_refused(replay(gz(ended(packed.parts, second))), r"there twice")
 
 
+def test_members_are_sorted(packed: Packed, replay: Replay) -> None:
+    """An archive whose members stand in another order than a bundle has them is not what `bundle` writes."""
+    last = member("frozen_cases/a/b", b"")
+
+    assert is_refused(replay(gz(ended(packed.parts, last))), r"stands behind .*; expected members sorted by name")
+
+
 def test_there_is_one_study(packed: Packed, replay: Replay) -> None:
     """An archive without a study, or with two, is refused; frozen cases of others may be there."""
     frozen = {name: data for name, data in packed.members.items() if name.startswith("frozen_cases/")}

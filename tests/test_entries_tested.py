@@ -106,8 +106,8 @@ def test_entries_that_no_hold_out_case_reaches_were_not_tested(tmp_path: Path, m
     assert (code, said.code, score["verdict"], score["metrics"]["reached"]) == (3, 3, "CANNOT SAY", 0)
     assert [row["holds"] for row in score["gate"]] == [True, True, True]
     assert headline(place).startswith(
-        "**`open_engine` leads in 1 of 1 classes; NO hold-out case reaches an entry, so that the entries were not tested;"
-        " the gate says CANNOT SAY;"
+        "**`open_engine` leads in 1 of 1 classes; NO hold-out case reaches an entry, so that the entries were not"
+        " tested; the gate says CANNOT SAY;"
     )
 
 
@@ -136,7 +136,9 @@ def test_without_an_entry_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest
     place, code = went(tmp_path, monkeypatch, ("s_kv * 500 + 64000", "s_kv * 1000 + 64000"))
 
     assert code == 0
-    assert headline(place).startswith("**`open_engine` leads in 0 of 1 classes; nothing is claimed; the gate says PASS;")
+    assert headline(place).startswith(
+        "**`open_engine` leads in 0 of 1 classes; nothing is claimed; the gate says PASS;"
+    )
 
 
 def test_emitting_no_entry_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: StudyPlace) -> None:

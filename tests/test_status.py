@@ -51,9 +51,31 @@ def test_next_commands_lead_to_the_end(tmp_path: Path) -> None:
                 (tmp_path / output).write_text(said.out, encoding="utf-8")
 
     names = [next(word for word in shlex.split(command)[1:] if not word.startswith("-")) for command in typed]
-    assert names == ["freeze", *["time", "gen"] * 2, *["time", "time", "score", "report"] * 2]
+    assert names == ["freeze", *["time", "gen"] * 2, *["time", "time", "score", "report"] * 2, "report"]
     assert set(steps_of(place).values()) == {"done"}
     assert call("replay", place.folder).code == 0
+
+
+def test_other_lines_after_the_score_are_a_step_and_no_error(made: StudyPlace, tmp_path: Path) -> None:
+    """Where other lines were applied after the hold-out was timed, the list says so at the score, and exits 0."""
+    place = finished.copy(made, tmp_path / "own")
+    said = call("gen", place.results("bf16").study_json, "--margin", "0.99").out
+    (tmp_path / "lines.txt").write_text(said, encoding="utf-8")
+    assert call("apply", tmp_path / "lines.txt", "--table", place.table).code == 0
+    found = call("status", place.folder, "--dtype", "bf16")
+
+    assert found.code == 0
+    assert "bf16 report" in found.out
+    assert "timed with other entries than those applied" in found.out
+
+
+def test_a_report_over_all_dtypes_that_is_old_is_open(made: StudyPlace, tmp_path: Path) -> None:
+    """The last step of a study of several dtypes is their report together; a changed one is to be written again."""
+    place = finished.copy(made, tmp_path / "own")
+    place.report.write_bytes(place.report.read_bytes() + b"more\n")
+
+    assert next_command(place) == "studytool report studies/whole --dtype all"
+    assert "not what the records give now" in call("status", place.folder).out
 
 
 def test_hold_out_waits_for_the_lines_of_all_dtypes(tmp_path: Path) -> None:

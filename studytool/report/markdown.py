@@ -59,7 +59,7 @@ def render(sources: Sources) -> str:
     study, score = sources.study, sources.score
     sections = [
         f"# {study.name}, {score['dtype']}\n\n{intro(study)}\n\n**{answer(sources)}**",
-        f"## Result\n\n{result_table([score])}\n\n{_legend(score, sources.header.margin_ppm)}\n\n{_gate(score)}",
+        f"## Result\n\n{result_table([score])}\n\n{_legend(sources)}\n\n{_gate(score)}",
         f"## Change\n\n{classes([sources])}\n\n{_lines(sources)}",
         f"## Notable cases\n\n{notable(score['cases'])}",
         f"## Regimes\n\n{control.regimes(score)}",
@@ -151,19 +151,24 @@ def fresh(freshness: Freshness) -> str:
     return f"SPENT, so this is not out-of-sample ({freshness.reason})"
 
 
-def _legend(score: Score, margin_ppm: int) -> str:
+def _legend(sources: Sources) -> str:
+    score = sources.score
     low, high = score["intervals"].get("auto_over_default_geomean", (None, None))
     return (
         f"{LEGEND} 95 % interval of that geomean, classes and then cases drawn again: {ratio(low)} to {ratio(high)}."
-        f"{small_gains([score], margin_ppm)}"
+        f"{small_gains([sources])}"
     )
 
 
-def small_gains(scores: Sequence[Score], margin_ppm: int) -> str:
-    """Return how many cases that an entry leads gain less than the margin."""
-    led = [case for score in scores for case in score["cases"] if case["lookup"]]
-    small = sum(case["auto_over_default_ppm"][0] * (PPM + margin_ppm) > PPM * PPM for case in led)
-    return f" Of {len(led)} lines of cases that an entry leads {small} gain less than the margin." if led else ""
+def small_gains(all_sources: Sequence[Sources]) -> str:
+    """Return how many cases that an entry leads gain less than the margin that it was made with, in any regime."""
+    led, small = 0, 0
+    for sources in all_sources:
+        own = [case for case in sources.score["cases"] if case["lookup"]]
+        enough = PPM * PPM // (PPM + sources.header.margin_ppm)
+        led += len({case["case"] for case in own})
+        small += len({case["case"] for case in own if case["auto_over_default_ppm"][0] > enough})
+    return f" Of {led} cases that an entry leads {small} gain less than the margin." if led else ""
 
 
 def _gate(score: Score) -> str:

@@ -56,7 +56,7 @@ def _legend(all_sources: Sequence[Sources]) -> str:
     )
     return (
         f"{markdown.LEGEND} 95 % intervals of that geomean, classes and then cases drawn again: {intervals}."
-        f"{markdown.small_gains([sources.score for sources in all_sources], all_sources[0].header.margin_ppm)}"
+        f"{markdown.small_gains(all_sources)}"
     )
 
 
