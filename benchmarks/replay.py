@@ -110,8 +110,7 @@ def write(job: Job, table: bytes, entries: str) -> None:
     path = job.results.session(job.split, 1, 1)
     with jsonl.Writer(path, session) as writer:
         for digest, case in job.cases.items():
-            for repeat in range(1, REPEATS + 1):
-                writer.append(record(job, digest, case, repeat, draw))
+            writer.append(*(record(job, digest, case, repeat, draw) for repeat in range(1, REPEATS + 1)))
 
 
 def record(job: Job, digest: str, case: Case, repeat: int, draw: np.random.Generator) -> Record:

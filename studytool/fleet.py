@@ -82,7 +82,7 @@ class _Board:
         self.writer: jsonl.Writer | None = None
         self.parcel: _Parcel | None = None
         self.asked: list[tuple[Cell, bool | None]] = []
-        self.anchored = False
+        self.done: set[str] = set()
 
     def close(self) -> None:
         """Close the records file, if there is one."""
@@ -113,7 +113,7 @@ def time_split(
         finally:
             driver.close()
         timing.seal_held(job, now, lanes=True)
-        return next(attempt for attempt in reversed(job.attempts()) if attempt.number == run.number)
+        return sessions.attempt_of(run)
 
 
 class _Driver:
@@ -159,7 +159,7 @@ class _Driver:
                 return
         if self._left and not self._is_over():
             lanes = sorted({lane for case, lane in self._bound.items() if case in self._cells})
-            begun = f", some begun on {', '.join(lanes)}, which did not come" if lanes else ""
+            begun = f", some begun on {', '.join(lanes)}" if lanes else ""
             raise DeviceError(
                 f"no board is left that could go on: {self._left} of {len(self._run.missing)} lines are missing{begun};"
                 " the same command goes on"
@@ -204,7 +204,7 @@ class _Driver:
             raise DeviceError(f"{prints.board} {prints.uuid} is at work already")
         run = self._run._replace(lane=lane)
         if lane in self._wrote:  # it was lost, and is here again
-            run = run._replace(current=next(a for a in run.job.attempts() if a.number == run.number))
+            run = run._replace(current=sessions.attempt_of(run))
         sessions.check_device(run, prints, self._table)
         if self._first is not None and (difference := fingerprint.comparable(self._first, prints)):
             raise DeviceError(f"not comparable with the first board: {difference}")
@@ -220,27 +220,35 @@ class _Driver:
         self._say(f"board {event.board} on {board.host} is lost: {event.reason}; {len(back)} cases go back")
         for case in back:
             self._losses[case] += 1
-            if self._losses[case] == MOST_LOSSES:
+            if self._gave_up(case):
                 self._say(f"{self._run.job.cases[case].label}: was lost with {MOST_LOSSES} boards, and is left out")
             elif case not in self._bound and case not in self._anchors:
                 heapq.heappush(self._queue, (-self._weights[case], case))
                 self._waiting += self._weights[case]
         board.close()
 
+    def _gave_up(self, case: str) -> bool:
+        return self._losses[case] >= MOST_LOSSES
+
     def _hand_out(self, number: int, board: _Board) -> None:
         """Give a board that has nothing its anchors, the cases that it began, or a share of what waits."""
         lane, cells = board.run.lane, self._cells
-        taken: dict[str, set[Cell]] = {}
-        if not board.anchored:
-            board.anchored = True
-            taken = self._anchors_of(board)
+        taken = self._one_by_one(self._anchors_of(board))
         if not taken:
-            taken = {case: cells[case] for case, of in self._bound.items() if of == lane and case in cells}
+            begun = {case: cells[case] for case, of in self._bound.items() if of == lane and case in cells}
+            taken = self._one_by_one(begun)
         if not taken and self._queue:
             taken = {case: cells[case] for case in self._share()}
         if taken:
             board.parcel = _Parcel(tuple(taken), set().union(*taken.values()), {case: [] for case in taken})
             self._ask(number, board)
+
+    def _one_by_one(self, cells: dict[str, set[Cell]]) -> dict[str, set[Cell]]:
+        """Return cases that a board may have at once: one alone where it was lost with a board, none that was often."""
+        kept = {case: own for case, own in cells.items() if not self._gave_up(case)}
+        lost = sorted(case for case in kept if self._losses[case])
+        untried = {case: own for case, own in kept.items() if not self._losses[case]}
+        return untried or {case: kept[case] for case in lost[:1]}
 
     def _anchors_of(self, board: _Board) -> dict[str, set[Cell]]:
         """Return the lines of anchors that a board lacks: all of them, unless its lane has them."""
@@ -251,7 +259,7 @@ class _Driver:
         wanted = attempts.planned_cells(job.study, job.split, {case: job.cases[case] for case in self._anchors})
         missing: dict[str, set[Cell]] = {}
         for cell in wanted - there:
-            if cell[0] not in ended:
+            if cell[0] not in ended | board.done:
                 missing.setdefault(cell[0], set()).add(cell)
         return missing
 
@@ -261,9 +269,13 @@ class _Driver:
         taken: list[str] = []
         weight = 0.0
         while self._queue and len(taken) < MOST_CASES and (not taken or weight - self._queue[0][0] <= share):
+            if taken and self._losses[self._queue[0][1]]:  # it was lost with a board, and goes out alone
+                break
             _, case = heapq.heappop(self._queue)
             taken.append(case)
             weight += self._weights[case]
+            if self._losses[case]:
+                break
         self._waiting -= weight
         return taken
 
@@ -307,6 +319,7 @@ class _Driver:
             board.writer = jsonl.Writer(sessions.path(board.run), header)
             self._wrote.add(board.run.lane)
         board.writer.append(*records)
+        board.done.add(case)
         budget = self._run.budget
         if budget is not None:
             budget.spend(sum(int(record.checks.get("took_ns", 0)) for record in records) // len(self._at_work))

@@ -1,12 +1,12 @@
 """The shards of a split, measured in folders of their own, joined into one attempt: all of each, or nothing."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from studytool import attempts, fingerprint, jsonl
-from studytool.attempts import Job, Shard
+from studytool.attempts import Attempt, Job, Shard
 from studytool.errors import CannotSayError, RecordError
 from studytool.files import read_bytes, write_atomic
 from studytool.jsonl import SessionFile
@@ -25,55 +25,84 @@ class Source(NamedTuple):
         return str(self.file.path)
 
 
-def merge(job: Job, places: Sequence[StudyPlace]) -> list[Path]:
-    """Write the records of every shard of a split beside one another, and return the files that were not there yet.
+class Joined(NamedTuple):
+    """The session files of a split's shards, of all attempts, that are to be in the folder of a job."""
+
+    job: Job
+    files: tuple[SessionFile, ...]
+
+
+def join(job: Job, places: Sequence[StudyPlace]) -> Joined:
+    """Return the session files of a split's shards, once each shard of the last attempt is there, whole and alike.
 
     `places` are the folders of the study in which shards were measured; the job's own may be one of them. RecordError
     where a shard is there twice, was measured elsewhere than the others, or is of another number of shards; it names
-    both sides. CannotSayError where a shard is missing or not complete. Nothing is written then.
+    both sides. CannotSayError where a shard is missing or not complete. Nothing is written.
     """
-    places = [place for place in places if place.folder.resolve() != job.place.folder.resolve()]
-    others = [source for place in places for source in _sources(job, place)]
-    known = {(source.file.path.name, source.file.sha256) for source in others}
+    for place in places:
+        if not place.study_yaml.is_file():
+            raise RecordError(f"{place.folder}: not there; expected a folder of study {job.study.name}")
+    others = {place.folder.resolve(): place for place in places}
+    others.pop(job.place.folder.resolve(), None)
+    there = [source for place in others.values() for source in _sources(job, place)]
+    known = {(source.file.path.name, source.file.sha256) for source in there}
     here = [source for source in _sources(job, job.place) if (source.file.path.name, source.file.sha256) not in known]
-    sources = here + others  # without what an earlier merge, which may have been stopped, put here
+    sources = here + there  # without what an earlier merge, which may have been stopped, put here
+    searched = ", ".join(str(place.folder) for place in (job.place, *others.values()))
     if not sources:
-        raise CannotSayError(f"{job.dtype} {job.split}: no shard was measured in {_names([job.place, *places])}")
-    last = max(source.file.session.attempt for source in sources)
-    own = [source for source in sources if source.file.session.attempt == last]
-    _check_alike(own)
-    files = _once(own)
-    of = own[0].shard.of
+        raise CannotSayError(f"{job.dtype} {job.split}: no shard was measured in {searched}")
+    files = []
+    for number in sorted({source.file.session.attempt for source in sources}):
+        own = [source for source in sources if source.file.session.attempt == number]
+        _check_alike(own)
+        files += _once(own)
+        for other in job.attempts():
+            if other.number == number and (strange := [f for f in other.read if "of" not in f.session.lane]):
+                raise RecordError(
+                    f"{strange[0].path}: attempt {number} was begun without shards; {own[0].shown} has one"
+                )
     root = Path(os.path.commonpath([file.path.parent for file in files]))
-    (whole,) = attempts.load(job.study, files, root, job.split, job.cases)
+    _check_whole(job, attempts.load(job.study, files, root, job.split, job.cases)[-1], sources, searched)
+    return Joined(job, tuple(files))
+
+
+def write(joined: Joined) -> int:
+    """Copy the files that are not in the job's folder yet, and return how many those were."""
+    copied = 0
+    for file in joined.files:
+        path = joined.job.results.records / file.path.name
+        if not path.exists() or jsonl.read(path) is None:  # not even its first line is whole
+            write_atomic(path, read_bytes(file.path))
+            copied += 1
+    return copied
+
+
+def _check_whole(job: Job, last: Attempt, sources: Sequence[Source], searched: str) -> None:
+    """Raise CannotSayError for a shard of the last attempt that is missing, or has not all of its lines."""
+    own = [source for source in sources if source.file.session.attempt == last.number]
+    of = own[0].shard.of
     for number in range(1, of + 1):
         shard = Shard(number, of)
+        if not (missing := attempts.missing_of(job, last, shard)):
+            continue
         mine = [source.shown for source in own if source.shard == shard]
-        missing = attempts.missing_of(job, whole, shard)
-        if missing and not mine:
-            raise CannotSayError(
-                f"{job.dtype} {job.split}: shard {number}/{of} is in none of {_names([job.place, *places])}"
-            )
-        if missing:
+        if mine:
             planned = len(attempts.shard_cells(job, shard))
             raise CannotSayError(f"{mine[-1]}: shard {number}/{of} has {planned - len(missing)} of {planned} lines")
-    return _written(job, files)
-
-
-def _written(job: Job, files: Iterable[SessionFile]) -> list[Path]:
-    written = []
-    for file in files:
-        path = job.results.records / file.path.name
-        if not path.exists():
-            write_atomic(path, read_bytes(file.path))
-            written.append(path)
-    return written
+        before = [source.shown for source in sources if source.shard == shard]
+        if before:
+            raise CannotSayError(f"{before[-1]}: shard {number}/{of} was not begun anew; {own[0].shown} was")
+        raise CannotSayError(f"{job.dtype} {job.split}: shard {number}/{of} is in none of {searched}")
 
 
 def _sources(job: Job, place: StudyPlace) -> list[Source]:
     """Return the shards' session files of a job's dtype and split in a place; RecordError for one of another study."""
+    try:
+        files = jsonl.read_all(place.results(job.dtype).records, place.root)
+    except RecordError as error:
+        raise RecordError(f"{place.root}/{error}") from None
     found = []
-    for file in jsonl.read_all(place.results(job.dtype).records, place.root):
+    for file in files:
         session = file.session
         if session.split is not job.split or "of" not in session.lane:
             continue
@@ -108,9 +137,7 @@ def _check_alike(sources: Sequence[Source]) -> None:
         one, other = first.file.session, source.file.session
         if difference := fingerprint.comparable(one.fingerprint, other.fingerprint):
             raise RecordError(f"{source.shown}:1: not comparable with {first.shown}: {difference}")
+        if one.reason != other.reason:
+            raise RecordError(f"{source.shown}:1: begun for another reason than {first.shown}")
         if one.entries != other.entries:
             raise RecordError(f"{source.shown}:1: timed with another table than {first.shown}")
-
-
-def _names(places: Sequence[StudyPlace]) -> str:
-    return ", ".join(str(place.folder) for place in places)

@@ -100,9 +100,10 @@ def time(
 def merge_records(jobs: Sequence[Job], places: Sequence[StudyPlace], now: Now) -> list[str]:
     """Join the shards of each job's split, measured in these places, into one attempt, and return what there is now."""
     told = []
-    for job in jobs:
+    for joined in [merging.join(job, places) for job in jobs]:  # all are whole before the first is copied
+        job = joined.job
         with timing.alone(job.place):
-            written = merging.merge(job, places)
+            copied = merging.write(joined)
         _check_records(job)
         timing.seal(job, now, lanes=True)
         attempt = job.attempts()[-1]
@@ -111,7 +112,7 @@ def merge_records(jobs: Sequence[Job], places: Sequence[StudyPlace], now: Now) -
         shards, boards = len(attempt.lanes), len({file.session.fingerprint.uuid for file in attempt.files})
         told.append(
             f"{job.dtype} {job.split}: attempt {attempt.number}, {attempt.found} of {attempt.planned} lines from"
-            f" {shards} shards on {boards} boards, {len(written)} files copied{_not_ok(attempt)}"
+            f" {shards} shards on {boards} boards, {copied} files copied{_not_ok(attempt)}"
         )
     return told
 

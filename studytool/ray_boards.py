@@ -1,6 +1,8 @@
 """Boards of a Ray cluster: an actor for each, in which worker processes measure. Ray places, starts and transports."""
 
 import os
+import re
+import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -118,11 +120,23 @@ def _reason(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
+def _reachable(address: str) -> None:
+    """Raise StudyError where nobody listens at an address, which Ray itself would try for minutes."""
+    match = re.fullmatch(r"(?:ray://)?\[?([^\]]+?)\]?:([0-9]{1,5})", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise StudyError(f"--ray: found {address}; nobody answers there: {error}") from None
+
+
 def connect(address: str, engine: str, boards: int | None) -> int:
     """Join a cluster, or start one on this machine (`local`), and return how many boards to ask it for.
 
     StudyError where there is no cluster at the address, or no board in it.
     """
+    _reachable(address)
     how: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         how |= {"include_dashboard": False}

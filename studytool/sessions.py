@@ -100,10 +100,22 @@ def plan_run(
     )
 
 
+def attempt_of(run: Run) -> Attempt:
+    """Return the attempt of a run as it is on disk now, one without files where nothing was to be measured."""
+    for attempt in reversed(run.job.attempts()):
+        if attempt.number == run.number:
+            return attempt
+    planned = attempts.planned_cells(run.job.study, run.job.split, run.job.cases)
+    return Attempt(run.number, (), len(planned), frozenset(planned), ())
+
+
 def _check_lanes(job: Job, current: Attempt, lane: str) -> None:
-    """Raise where an attempt that is not complete was begun in lanes of another kind: it would be measured twice."""
+    """Raise where an attempt was begun in lanes of another kind: it would be measured twice.
+
+    One that is complete is gone on with all the same, since nothing is left, but by a shard, which lacks its anchors.
+    """
     strange = [other for other in current.lanes if not attempts.alike(other, lane)]
-    if strange and current.missing:
+    if strange and (current.missing or "of" in lane):
         raise StudyError(
             f"{job.dtype} {job.split} attempt {current.number}: {current.found} of {current.planned} lines are there,"
             f" begun {_lane_text(strange[0])}; found {_lane_text(lane)}"

@@ -43,13 +43,13 @@ def time_split(
             _measure(run)
         if shard is None:
             seal_held(job, now)
-        return next(attempt for attempt in reversed(job.attempts()) if attempt.number == run.number)
+        return sessions.attempt_of(run)
 
 
 def seal(job: Job, now: Now, *, lanes: bool = False) -> None:
     """Write a ledger event for every finished records file that has none, such as one whose process was killed.
 
-    Those of lanes, which others may be writing, only when asked for.
+    Those of lanes, which others may be writing, only when asked for, and of the job's split alone.
     """
     with alone(job.place):
         seal_held(job, now, lanes=lanes)
@@ -104,7 +104,7 @@ def _same_manifest(job: Job, events: tuple[ledger.Event, ...]) -> None:
 
 
 def seal_held(job: Job, now: Now, *, lanes: bool = False) -> None:
-    """Write an event for every records file that has none; for those of lanes when they are complete alone."""
+    """Write an event for every records file that has none; of lanes for those of the job's split, and only if asked."""
     path = job.results.ledger
     events = begun(job)
     if not events:
@@ -112,7 +112,8 @@ def seal_held(job: Job, now: Now, *, lanes: bool = False) -> None:
         ledger.append(path, now(), "frozen", {"manifest": job.frozen.sha256, "marks": marks})
     sealed = {event.body["file"] for event in events if event.event == "session"}
     for file in jsonl.read_all(job.results.records, job.place.root):
-        if file.path.name not in sealed and (lanes or not file.session.lane):
+        own = not file.session.lane or (lanes and file.session.split is job.split)
+        if file.path.name not in sealed and own:
             body: ledger.Body = {"file": file.path.name, "sha256": file.sha256, "lines": file.lines}
             ledger.append(path, now(), "session", body)
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,7 +158,8 @@ def _connected(study: "Study", address: str, boards: int | None) -> int:
         raise StudyError("--ray: Ray is not installed; pip install 'studytool[ray]'")
     from studytool import ray_boards
 
-    return ray_boards.connect(address, study.engine, boards)
+    with contextlib.redirect_stdout(sys.stderr):
+        return ray_boards.connect(address, study.engine, boards)
 
 
 @contextlib.contextmanager
@@ -169,11 +171,12 @@ def _fleet(study: "Study", count: int) -> "Iterator[Boards | None]":
     from studytool import ray_boards
     from studytool.process import terms_of
 
-    boards = ray_boards.RayBoards(terms_of(study), count)
-    try:
-        yield boards
-    finally:
-        boards.stop()
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what a lost node said
+        boards = ray_boards.RayBoards(terms_of(study), count)
+        try:
+            yield boards
+        finally:
+            boards.stop()
 
 
 @click.command(name="merge-records")
