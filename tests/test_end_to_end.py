@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import finished
+from commands import call
 
 from studytool import freeze, jsonl, lines, pipeline, results
 from studytool.fit import Fit
 from studytool.layout import StudyPlace
 from studytool.model import Split, Verdict
 from studytool.runtime import lookup
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def outcomes(place: StudyPlace, dtype: str) -> Fit:
@@ -103,3 +106,12 @@ def test_the_committed_studies_are_frozen_as_declared() -> None:
         place = StudyPlace(root, name)
 
         assert freeze.check(pipeline.open_study(place), place)[1] == []
+
+
+def test_the_study_that_is_committed_with_its_records_holds() -> None:
+    """The real study in studies/cpu_sdpa replays as it stands: its reports are those that this code writes."""
+    place = StudyPlace(ROOT, "cpu_sdpa")
+    said = call("replay", place.folder)
+
+    assert said.code == 0, said.out
+    assert place.page.is_file()

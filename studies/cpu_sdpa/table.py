@@ -10,6 +10,6 @@ ROWS = {
 
 # (row, cc, *features): (rule, [axis, bound,] box),  # evidence
 TABLE = {
-    ("torch_sdpa_math", "x86-avx2", "sdpa_fwd_bwd", "bf16"): ("from", "s_kv", 32, {}),  # win 6/6 worst 0.887 geomean 0.519 of 9 ev a910339e441d plans 1 | 0 at sdpa_fwd_bwd bf16 b1 h4 d64 S32
-    ("torch_sdpa_math", "x86-avx2", "sdpa_fwd_bwd", "f16"): ("from", "s_kv", 32, {}),  # win 6/6 worst 0.666 geomean 0.356 of 9 ev 1e98aebfc1c6 plans 1 | 0 at sdpa_fwd_bwd f16 b1 h4 d64 S32
+    ("torch_sdpa_math", "x86-avx2", "sdpa_fwd_bwd", "bf16"): ("from", "s_kv", 48, {}),  # win 5/5 worst 0.842 geomean 0.480 of 9 ev d8ad2108daea plans 1 | 0 at sdpa_fwd_bwd bf16 b1 h4/2 d64 S48 tl
+    ("torch_sdpa_math", "x86-avx2", "sdpa_fwd_bwd", "f16"): ("from", "s_kv", 32, {}),  # win 6/6 worst 0.647 geomean 0.364 of 9 ev 870f9b4122d5 plans 1 | 0 at sdpa_fwd_bwd f16 b1 h4 d64 S32
 }
