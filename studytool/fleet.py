@@ -15,6 +15,7 @@ from studytool import attempts, costs, fingerprint, jsonl, sessions, timing
 from studytool.attempts import Attempt, Cell, Job
 from studytool.costs import Budget
 from studytool.errors import DeviceError, StudyError
+from studytool.jsonl import SessionFile
 from studytool.measure import Measured, Request
 from studytool.model import Record, Session
 from studytool.pipes import Failed
@@ -139,6 +140,9 @@ class _Driver:
         self._wrote: set[str] = set()
         self._losses: Counter[str] = Counter()
         self._first = run.current.files[0].session.fingerprint if run.current else None
+        if run.current is not None:
+            kept = tuple(_needed(file, run.job, self._anchors) for file in run.current.read)
+            self._run = run._replace(current=run.current._replace(files=kept[:1], read=kept))
 
     def drive(self) -> None:
         """Run until nothing is missing, or no board can go on."""
@@ -204,12 +208,20 @@ class _Driver:
             raise DeviceError(f"{prints.board} {prints.uuid} is at work already")
         run = self._run._replace(lane=lane)
         if lane in self._wrote:  # it was lost, and is here again
-            run = run._replace(current=sessions.attempt_of(run))
+            run = run._replace(current=self._lane_of(run))
         sessions.check_device(run, prints, self._table)
         if self._first is not None and (difference := fingerprint.comparable(self._first, prints)):
             raise DeviceError(f"not comparable with the first board: {difference}")
         self._first = self._first or prints
         return _Board(run, sessions.header(run, prints, self._table), event.host)
+
+    def _lane_of(self, run: Run) -> Attempt:
+        """Return what the lane of a run has on disk now, of records only what is needed."""
+        job = run.job
+        paths = job.results.records.glob(f"{job.split}-{run.number:02d}-{run.lane}-*.jsonl")
+        files = [file for file in map(jsonl.read, sorted(paths)) if file is not None]
+        kept = tuple(_needed(file, job, self._anchors) for file in files)
+        return Attempt(run.number, kept, 0, frozenset(), kept)
 
     def _lost(self, event: Lost) -> None:
         board = self._at_work.pop(event.board, None)
@@ -327,3 +339,10 @@ class _Driver:
         if counted is not None:
             self._left -= len(counted)
         self._teller.tell(records[-1], board.prints.tick_ns, self._left)
+
+
+def _needed(file: SessionFile, job: Job, anchors: frozenset[str]) -> SessionFile:
+    """Return a file with the records that a driver needs: all for the stop rule, else those of anchors."""
+    if job.study.protocol.stop_half_width_ppm:
+        return file
+    return file._replace(records=tuple(record for record in file.records if record.case in anchors))

@@ -5,7 +5,6 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -43,16 +42,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     disjoint_from: tuple[Exclusion, ...]
 
 
-class Frozen(NamedTuple):
+class Frozen:
     """Frozen cases that were verified: the manifest, its hash, and the cases by split and digest."""
 
-    manifest: Manifest
-    sha256: str
-    cases: Cases
+    def __init__(self, manifest: Manifest, sha256: str, cases: Cases) -> None:
+        self.manifest, self.sha256, self.cases = manifest, sha256, cases
+        self._of: dict[tuple[str, Split], dict[str, Case]] = {}
 
     def of(self, dtype: str, split: Split) -> dict[str, Case]:
-        """Return the cases of one dtype and split by digest."""
-        return {digest: case for digest, case in self.cases.get(split, {}).items() if case.dtype == dtype}
+        """Return the cases of one dtype and split by digest, picked once: they are asked for line by line."""
+        if (dtype, split) not in self._of:
+            all_dtypes = self.cases.get(split, {})
+            self._of[dtype, split] = {digest: case for digest, case in all_dtypes.items() if case.dtype == dtype}
+        return self._of[dtype, split]
 
 
 def freeze(study: Study, place: StudyPlace, exclude: list[Path], commit: str) -> str:

@@ -1,6 +1,7 @@
 """One call's share of an attempt: the lines that it has to measure, the session that it writes, and its records."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +19,15 @@ from studytool.pipes import Failed
 from studytool.runtime import key, lookup
 
 Now = Callable[[], str]
+LATELY = 1000
+"""Over so many ratios of legs that ran one plan the noise is told meanwhile."""
 
 
 class Progress(NamedTuple):
     """Where a split stands: lines done of those planned in this call, and the case that was just measured.
 
     `ratio` is frost over backend in it, `noise` the largest share by which legs that ran one plan were apart in 95 % of
-    the lines so far, `left_ns` what is left before the deadline; None where there is none.
+    the last lines, `left_ns` what is left before the deadline; None where there is none.
     """
 
     done: int
@@ -288,16 +291,16 @@ def _told(checks: Mapping[str, int | str]) -> dict[str, int | str]:
 
 
 class Teller:
-    """Says after each line how far a call is: done of total, the ratio just seen, and the noise so far."""
+    """Says after each line how far a call is: done of total, the ratio just seen, and the noise lately."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._apart: list[float] = []
+        self._apart: deque[float] = deque(maxlen=LATELY)
 
     def tell(self, record: Record, tick_ns: int, left: int) -> None:
         """Say that a line was measured, and that so many are left."""
         (row,) = rows.rows_of([(record, tick_ns)])
-        self._apart += [abs(math.expm1(value)) for value in rows.aliased_in([row])] if row.health else []
+        self._apart.extend(abs(math.expm1(value)) for value in (rows.aliased_in([row]) if row.health else ()))
         budget, total = self._run.budget, len(self._run.missing)
         self._run.progress(
             Progress(
@@ -305,7 +308,7 @@ class Teller:
                 total=total,
                 label=self._run.job.cases[record.case].label,
                 ratio=math.exp(rows.log_ratio(row, "frost", "backend")) if row.health else None,
-                noise=stats.quantile(self._apart, 0.95) if self._apart else None,
+                noise=stats.quantile(list(self._apart), 0.95) if self._apart else None,
                 left_ns=budget.remaining_ns if budget is not None else None,
             )
         )

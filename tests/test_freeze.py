@@ -8,6 +8,7 @@ from typing import Any
 
 import finished
 import pytest
+from commands import call, tiny
 from factories import STUDY_YAML
 from finished import WHOLE_YAML
 
@@ -257,3 +258,13 @@ def test_frozen_cases_are_found_by_dtype_and_split(tmp_path: Path) -> None:
     assert list(found.of("bf16", Split.TRAIN)) == [sha256(line) for line in lines]
     assert found.of("f16", Split.TRAIN) == {}
     assert found.sha256 == sha256(place.manifest.read_bytes())
+
+
+def test_cases_of_a_dtype_and_split_are_picked_once(tmp_path: Path) -> None:
+    """Asked again, for every line of a split, the same mapping comes back: no line costs as much as there are cases."""
+    place = tiny(tmp_path)
+    call("freeze", place.folder)
+    frozen = freeze.verify(pipeline.open_study(place), place)
+
+    assert frozen.of("bf16", Split.TRAIN) is frozen.of("bf16", Split.TRAIN)
+    assert frozen.of("bf16", Split.TRAIN) == frozen.cases[Split.TRAIN]

@@ -11,6 +11,7 @@ from benches import InlineProcess, cells, inline, make_job, on_disk, planned, ru
 from studytool import ledger, rows, stats, timing
 from studytool.costs import Budget
 from studytool.errors import LedgerError, RecordError, StudyError
+from studytool.freeze import Frozen
 from studytool.model import Split
 from studytool.sessions import Progress
 
@@ -161,7 +162,7 @@ def test_ledger_holds_to_its_manifest(tmp_path: Path, monkeypatch: pytest.Monkey
     inline(monkeypatch)
     job = make_job(tmp_path)
     stopped(job, 4)
-    other = job._replace(frozen=job.frozen._replace(sha256="0" * 64))
+    other = job._replace(frozen=Frozen(job.frozen.manifest, "0" * 64, job.frozen.cases))
 
     with pytest.raises(LedgerError, match=r"bf16/ledger\.jsonl: the manifest is not the one that"):
         run(other)
