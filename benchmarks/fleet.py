@@ -175,9 +175,10 @@ def measure(root: Path, boards: int, cases: int, hours: float, *, longest_first:
     seconds = {case.label: SECONDS_A_LINE * math.exp(0.7 * drawn.gauss(0, 1)) for case in job.cases.values()}
     virtual = VirtualBoards(boards, seconds, hours, seed=2)
     weigh = costs.weights
-    costs.weights = lambda own, cells: {  # type: ignore[assignment]
-        case: seconds[own.cases[case].label] * len(lines) if longest_first else 1.0 for case, lines in cells.items()
-    }
+    costs.weights = lambda job, cells: costs.Weights(
+        {case: seconds[job.cases[case].label] * len(lines) if longest_first else 1.0 for case, lines in cells.items()},
+        STARTUP_S if longest_first else 0.0,
+    )
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ends: dict[str, float] = {}
 

@@ -122,8 +122,15 @@ def predict_job_ns(job: Job, missing: frozenset[Cell]) -> int | None:
     return None if predicted_ns is None else round(predicted_ns * _share_measured(job))
 
 
-def weights(job: Job, cells: Mapping[str, Collection[Cell]]) -> dict[str, float]:
-    """Return per case how long its lines will take, in any one unit: predicted, or by its size where nothing was."""
+class Weights(NamedTuple):
+    """How long the lines of each case will take, and the start of a process, in any one unit; 0 where not known."""
+
+    cases: Mapping[str, float]
+    start: float
+
+
+def weights(job: Job, cells: Mapping[str, Collection[Cell]]) -> Weights:
+    """Return how long the lines of cases will take: predicted, or by their size where nothing was measured yet."""
     before = [attempt for split in job.study.splits for attempt in job._replace(split=split).attempts()]
     cases = {digest: case for split in job.study.splits for digest, case in job.frozen.of(job.dtype, split).items()}
     known, led = _known(before, cases), _led(job, before)
@@ -132,8 +139,8 @@ def weights(job: Job, cells: Mapping[str, Collection[Cell]]) -> dict[str, float]
         for case, own in cells.items()
     }
     if any(line is None for own in lines.values() for line in own):
-        return {case: _work(cases[case]) * len(own) for case, own in cells.items()}
-    return {case: sum(line or 0.0 for line in own) for case, own in lines.items()}
+        return Weights({case: _work(cases[case]) * len(own) for case, own in cells.items()}, 0.0)
+    return Weights({case: sum(line or 0.0 for line in own) for case, own in lines.items()}, known.startup_ns)
 
 
 def _led(job: Job, before: list[Attempt]) -> frozenset[str]:

@@ -28,6 +28,10 @@ MOST_CASES = 16
 MOST_LOSSES = 3
 """A case that so many boards were lost with is not tried again: it may be why."""
 
+STARTS = 0.8
+"""How long a share takes at least, in starts of its processes: with more, boards end less together, with less, they
+start processes all the time (benchmarks/fleet.py)."""
+
 SHARES = 4
 """A board takes a share of what is left, by predicted time, of which each board would have so many."""
 
@@ -128,7 +132,8 @@ class _Driver:
         self._cells: dict[str, set[Cell]] = {}
         for cell in run.missing:
             self._cells.setdefault(cell[0], set()).add(cell)
-        self._weights = costs.weights(job, self._cells)
+        self._weights, start = costs.weights(job, self._cells)
+        self._least = STARTS * start * job.study.protocol.repeats
         self._bound = self._begun_on()
         own = self._cells.keys() - self._bound.keys() - self._anchors
         self._queue = [(-self._weights[case], case) for case in sorted(own)]
@@ -245,9 +250,11 @@ class _Driver:
     def _hand_out(self, number: int, board: _Board) -> None:
         """Give a board that has nothing its anchors, the cases that it began, or a share of what waits."""
         lane, cells = board.run.lane, self._cells
-        taken = self._one_by_one(self._anchors_of(board))
+        begun = {case: cells[case] for case, of in self._bound.items() if of == lane and case in cells}
+        taken: dict[str, set[Cell]] = {}
+        if self._queue or begun or self._anchors & cells.keys():  # else there is nothing that anchors would vouch for
+            taken = self._one_by_one(self._anchors_of(board))
         if not taken:
-            begun = {case: cells[case] for case, of in self._bound.items() if of == lane and case in cells}
             taken = self._one_by_one(begun)
         if not taken and self._queue:
             taken = {case: cells[case] for case in self._share()}
@@ -276,8 +283,11 @@ class _Driver:
         return missing
 
     def _share(self) -> list[str]:
-        """Return the longest cases that wait, as many as make a board's share of what is left."""
-        share = self._waiting / (SHARES * len(self._at_work))
+        """Return the longest cases that wait, as many as make a board's share of what is left.
+
+        A share takes nearly as long as the starts of its processes at least, which are one for each repeat.
+        """
+        share = max(self._least, self._waiting / (SHARES * len(self._at_work)))
         taken: list[str] = []
         weight = 0.0
         while self._queue and len(taken) < MOST_CASES and (not taken or weight - self._queue[0][0] <= share):

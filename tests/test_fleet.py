@@ -219,7 +219,7 @@ def test_all_lines_of_a_case_are_of_one_board(tmp_path: Path) -> None:
 
 def weights_of(job: Job) -> dict[str, float]:
     """Return how long each case will take, as far as its size tells."""
-    return costs.weights(job, {case: [(case, 1, "eager-warm")] for case in job.cases})
+    return dict(costs.weights(job, {case: [(case, 1, "eager-warm")] for case in job.cases}).cases)
 
 
 def parcels(boards: Cluster, weights: Mapping[str, float]) -> list[list[float]]:
