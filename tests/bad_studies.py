@@ -13,8 +13,8 @@ BAD = {
     "unknown key, nothing near": (
         "protocol: {repeats: 3",
         "protocol: {zzz: 3",
-        "23: protocol: unknown key zzz; expected blocks, case_timeout_s, distributions, min_sample_ns, regimes, "
-        "repeats, stop",
+        "23: protocol: unknown key zzz; expected anchors, blocks, case_timeout_s, distributions, min_sample_ns, "
+        "regimes, repeats, stop",
     ),
     "unknown key of a grid": ("h_kv: 2", "h_vk: 2", "15: splits.train.grids: unknown key h_vk; did you mean h_kv?"),
     "unknown split": ("  routing:", "  routine:", "20: splits: unknown key routine; did you mean routing?"),

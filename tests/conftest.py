@@ -16,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # what a test starts is not traced: it 
 CAMPAIGNS = frozenset(
     f"test_{name}"
     for name in (
+        "anchors",
         "bundle_hostile",
         "bundle_replay",
         "contamination",
@@ -24,10 +25,15 @@ CAMPAIGNS = frozenset(
         "hosts",
         "hostile",
         "plain",
+        "ray_boards",
+        "reference_study",
+        "report_together",
         "tamper",
+        "tutorial",
     )
 )
-"""Modules that do the same thing to hundreds of inputs; `.ci/run` runs them by themselves, without tracing lines."""
+"""Modules that do the same thing to hundreds of inputs, or whose work is done by other processes: `.ci/run` runs them
+by themselves, without tracing lines."""
 
 SHARE = int(os.environ.get("STUDYTOOL_CAMPAIGN_SHARE", "1"))
 """Of each test of a campaign with many inputs every so many-th is run: all, unless a run has little time."""

@@ -234,8 +234,8 @@ def noise(score: Score, control: Sequence[float]) -> Plot:
 
 def over_the_run(rows: Sequence[Row], states: Mapping[str, Sequence[float | None]]) -> Iterator[Plot]:
     """Return what happened over the run, record by record: the ratio's drift, and what the device said of itself."""
-    drift = [None if row.health is None else row.health.drift for row in rows]
-    series: dict[str, Sequence[float | None]] = {"drift within a record, ln(frost / backend)": drift, **states}
+    drift = [None if row.health is None else 100 * row.health.drift for row in rows]
+    series: dict[str, Sequence[float | None]] = {"drift of the ratio within a record, %": drift, **states}
     for name, values in series.items():
         known = [(place, value) for place, value in enumerate(values, 1) if value is not None]
         if not known:
