@@ -14,7 +14,7 @@ from studytool.digest import canonical, digest, line_marks, sha256
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
 from studytool.model import Split
-from studytool.report import markdown
+from studytool.report import markdown, together
 
 Json = dict[str, Any]
 Tree = dict[str, bytes]
@@ -131,6 +131,19 @@ def decide(place: StudyPlace) -> None:
                 chained(path, [values[0] | told, *values[1:]])
 
 
+def say_together(place: StudyPlace) -> None:
+    """Write the report over all dtypes anew, where there is one."""
+    if not place.report.is_file():
+        return
+    all_sources = []
+    for dtype in pipeline.open_study(place).dtypes:
+        job = job_of(place, Split.HOLDOUT, dtype)
+        train = results.train(job._replace(split=Split.TRAIN))
+        events = ledger.read(job.results.ledger)
+        all_sources.append(results.sources_of(job, train, results.score_of(job, train), events))
+    place.report.write_text(together.render(all_sources))
+
+
 def say(place: StudyPlace, dtype: str = "bf16") -> None:
     """Write score.json and report.md anew, and let the ledger's last look be at that score."""
     job = job_of(place, Split.HOLDOUT, dtype)
@@ -156,3 +169,6 @@ def forge(place: StudyPlace, *, train: bool = False) -> None:
         write_events(place, rehashed(tell(place, dtype)), dtype)
         with contextlib.suppress(StudyError):  # what cannot be scored keeps its score
             say(place, dtype)
+    if train:
+        with contextlib.suppress(StudyError):
+            say_together(place)

@@ -314,6 +314,15 @@ class Attempt(NamedTuple):
     lines: list[Line]
     sessions: list[Json]
     files: dict[str, str]
+    said: list[Json]
+
+    def contents(self) -> str:
+        """Return the hash of what all records say, whatever files they are in."""
+        said = sorted(self.said, key=lambda record: (record["case"], record["repeat"], record["regime"]))
+        texts = [
+            json.dumps({**one, "prev": ""}, sort_keys=True, separators=(",", ":"), ensure_ascii=False) for one in said
+        ]
+        return hashlib.sha256("".join(text + "\n" for text in texts).encode()).hexdigest()
 
 
 def read_attempts(root: Path, name: str, dtype: str, split: str) -> list[Attempt]:
@@ -325,8 +334,9 @@ def read_attempts(root: Path, name: str, dtype: str, split: str) -> list[Attempt
         if not whole or whole[0]["split"] != split:
             continue
         session, records = whole[0], whole[1:]
-        attempt = found.setdefault(session["attempt"], Attempt(session["attempt"], [], [], {}))
+        attempt = found.setdefault(session["attempt"], Attempt(session["attempt"], [], [], {}, []))
         attempt.lines.extend(read_line(record, session["fingerprint"]["tick_ns"]) for record in records)
+        attempt.said.extend(records)
         attempt.sessions.append(session)
         attempt.files[path.name] = hashlib.sha256(data).hexdigest()
     return [found[number] for number in sorted(found)]
@@ -593,7 +603,7 @@ def study_json(root: Path, name: str, dtype: str, declared: Settings) -> Json:
         )
     return {
         "attempt": attempt.number,
-        "records": attempt.files,
+        "records": attempt.contents(),
         "band_ppm": -1 if floor is None else ppm(floor) - MILLION,
         "cases": summaries,
     }

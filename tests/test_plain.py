@@ -366,7 +366,7 @@ def _part(whole: Json, of: Json) -> Json:
     return {name: whole[name] for name in of}
 
 
-TEXTS = {"schema", "study", "dtype", "manifest_sha256", "reasons"}
+TEXTS = {"schema", "study", "dtype", "manifest_sha256", "reasons", "boards"}
 """The members of score.json that no number is behind."""
 
 
