@@ -35,18 +35,19 @@ CAMPAIGNS = frozenset(
 """Modules that do the same thing to hundreds of inputs, or whose work is done by other processes: `.ci/run` runs them
 by themselves, without tracing lines."""
 
-SHARE = int(os.environ.get("STUDYTOOL_CAMPAIGN_SHARE", "1"))
-"""Of each test of a campaign with many inputs every so many-th is run: all, unless a run has little time."""
+SHARE = int(os.environ.get("STUDYTOOL_SHARE", "1"))
+"""Of each test with many inputs every so many-th is run: all, unless a run has little time."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of campaigns, and leave out those that are not in the share."""
-    campaign = sorted((item for item in items if item.path.stem in CAMPAIGNS), key=lambda item: item.nodeid)
+    for item in items:
+        if item.path.stem in CAMPAIGNS:
+            item.add_marker("campaign")
     left_out: set[pytest.Item] = set()
-    for _, own in itertools.groupby(campaign, key=lambda item: item.nodeid.split("[")[0]):
+    ordered = sorted(items, key=lambda item: item.nodeid)
+    for _, own in itertools.groupby(ordered, key=lambda item: item.nodeid.split("[")[0]):
         left_out |= {item for number, item in enumerate(own) if number % SHARE}
-    for item in campaign:
-        item.add_marker("campaign")
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
