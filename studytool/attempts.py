@@ -134,16 +134,18 @@ def shard_cells(job: Job, shard: Shard) -> set[Cell]:
 
 
 def missing_of(job: Job, attempt: Attempt, shard: Shard) -> frozenset[Cell]:
-    """Return the lines of an attempt that a shard lacks; an anchor that the stop rule ended in it lacks none."""
+    """Return the lines of an attempt that a shard lacks."""
     anchors = anchors_of(job.study, job.split, job.cases)
-    own = [record for file in attempt.lanes.get(shard.lane, ()) for record in file.records]
+    own = lacking(shard_cells(job, shard), attempt.lanes.get(shard.lane, ()))
+    return frozenset(cell for cell in own if cell[0] in anchors or cell in attempt.missing)
+
+
+def lacking(cells: set[Cell], files: Sequence[SessionFile]) -> set[Cell]:
+    """Return the lines that are not in the files of a lane; a case that the stop rule ended there lacks none."""
+    own = [record for file in files for record in file.records]
     there = {(record.case, record.repeat, record.regime) for record in own}
     ended = {record.case for record in own if record.checks.get("look_stop")}
-    return frozenset(
-        cell
-        for cell in shard_cells(job, shard) - there
-        if (cell[0] not in ended if cell[0] in anchors else cell in attempt.missing)
-    )
+    return {cell for cell in cells - there if cell[0] not in ended}
 
 
 def alike(one: str, other: str) -> bool:

@@ -272,13 +272,10 @@ class _Driver:
     def _anchors_of(self, board: _Board) -> dict[str, set[Cell]]:
         """Return the lines of anchors that a board lacks: all of them, unless its lane has them."""
         job = self._run.job
-        own = [record for file in board.run.files for record in file.records]
-        there = {(record.case, record.repeat, record.regime) for record in own}
-        ended = {record.case for record in own if record.checks.get("look_stop")}
         wanted = attempts.planned_cells(job.study, job.split, {case: job.cases[case] for case in self._anchors})
         missing: dict[str, set[Cell]] = {}
-        for cell in wanted - there:
-            if cell[0] not in ended | board.done:
+        for cell in attempts.lacking(wanted, board.run.files):
+            if cell[0] not in board.done:
                 missing.setdefault(cell[0], set()).add(cell)
         return missing
 
