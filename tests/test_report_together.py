@@ -617,7 +617,7 @@ def measured_of(place: StudyPlace, page: Any) -> list[Any]:
     return [page.Measured(*results._measured(job)) for job in jobs_of(place)]
 
 
-PLOTS = ("Regret, ordered", "Applied over default", "Noise", "drift within a record, ln(frost / backend)", "clock, MHz")
+PLOTS = ("Regret, ordered", "Applied over default", "Noise", "drift of the ratio within a record, %", "clock, MHz")
 """The plots of each dtype, but for those of its classes."""
 
 
