@@ -29,11 +29,11 @@ import msgspec
 
 from studytool import costs, fleet, freeze, studyfile
 from studytool.attempts import Job
-from studytool.fleet import Answered, Came, Lost
+from studytool.board_events import Answered, Came, Lost
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
 from studytool.model import LEGS, Fingerprint, LegRecord, Plan, Split, Status
-from studytool.sessions import Progress
+from studytool.progress import Progress
 from studytool.worker import Opened
 
 YAML = """
@@ -94,7 +94,7 @@ class VirtualBoards:
         for board in range(1, count + 1):
             self._come(board, 0.0)
 
-    def ask(self, board: int, requests: Sequence[Request], timeout_s: int) -> None:  # noqa: ARG002 - as fleet.Boards
+    def ask(self, board: int, requests: Sequence[Request], timeout_s: int) -> None:  # noqa: ARG002 - as board_events.Boards
         """Answer after the time that the lines take, unless the board fails before."""
         cases = {request.case.label for request in requests}
         if cases != self._has[board]:  # what it had before is on disk now

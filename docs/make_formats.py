@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from studytool import bundle, export, ledger, lines, metrics, model
+from studytool import bundle, export, ledger, lines, metrics, model, possible
 from studytool.freeze import Exclusion, Manifest
 from studytool.ledger import Event
 from studytool.model import Case, Decide, Fingerprint, LegRecord, Plan, Record, Session, Split, Status, Threshold
@@ -881,9 +881,9 @@ def _narrow_case(properties: Json) -> None:
     for name, node in properties.items():
         if name in key.INTEGER_FIELDS:
             node["minimum"] = int(name in key.GEOMETRY)
-            node.update({"maximum": model.MOST[name]} if name in model.MOST else {})
+            node.update({"maximum": possible.MOST[name]} if name in possible.MOST else {})
         else:
-            node["enum"] = list(model.CHOICES[name])
+            node["enum"] = list(possible.CHOICES[name])
 
 
 def _event_schema(name: str, body: dict[str, type]) -> Json:

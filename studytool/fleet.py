@@ -4,70 +4,21 @@ Boards come and go as they like. All lines of a case are measured on one board a
 is lost had begun is dropped, and goes to another. Who starts boards, and carries requests to them, is not said here.
 """
 
-import heapq
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from studytool import attempts, costs, fingerprint, jsonl, sessions, timing
 from studytool.attempts import Attempt, Cell, Job
+from studytool.board_events import Answered, Boards, Came, Lost
 from studytool.costs import Budget
 from studytool.errors import DeviceError, StudyError
 from studytool.jsonl import SessionFile
-from studytool.measure import Measured, Request
 from studytool.model import Record, Session
-from studytool.pipes import Failed
-from studytool.sessions import Applied, History, Now, Progress, Run, Teller
-from studytool.worker import Opened
-
-MOST_CASES = 16
-"""Cases that a board takes at once at most: as many are lost with it."""
-
-MOST_LOSSES = 3
-"""A case that so many boards were lost with is not tried again: it may be why."""
-
-STARTS = 0.8
-"""How long a share takes at least, in starts of its processes: with more, boards end less together, with less, they
-start processes all the time (benchmarks/fleet.py)."""
-
-SHARES = 4
-"""A board takes a share of what is left, by predicted time, of which each board would have so many."""
-
-
-class Came(NamedTuple):
-    """A board came: what its worker found, or "" and the reason why none could be opened; where it is."""
-
-    board: int
-    opened: Opened | None
-    problem: str
-    host: str
-
-
-class Answered(NamedTuple):
-    """A board answered one repeat of its cases, each line by what was measured or how it failed."""
-
-    board: int
-    found: Sequence[Measured | Failed]
-    startup_ns: int
-
-
-class Lost(NamedTuple):
-    """A board is gone, with all that it had not answered."""
-
-    board: int
-    reason: str
-
-
-class Boards(Protocol):
-    """Boards, by number, that are asked and answer in their own time."""
-
-    def ask(self, board: int, requests: Sequence[Request], timeout_s: int) -> None:
-        """Have a board measure these one after the other, in a fresh process."""
-
-    def next(self) -> Came | Answered | Lost | None:
-        """Return what happens next, waiting for it; None when no board is there and none can come."""
+from studytool.progress import Progress
+from studytool.sessions import Applied, History, Now, Run
+from studytool.waiting import MOST_LOSSES, Waiting
 
 
 class _Parcel(NamedTuple):
@@ -132,18 +83,13 @@ class _Driver:
         self._cells: dict[str, set[Cell]] = {}
         for cell in run.missing:
             self._cells.setdefault(cell[0], set()).add(cell)
-        self._weights, start = costs.weights(job, self._cells)
-        self._least = STARTS * start * job.study.protocol.repeats
         self._bound = self._begun_on()
         own = self._cells.keys() - self._bound.keys() - self._anchors
-        self._queue = [(-self._weights[case], case) for case in sorted(own)]
-        heapq.heapify(self._queue)  # the longest first, so that none is left for the end
-        self._waiting = sum(self._weights[case] for _, case in self._queue)
+        self._waiting = Waiting(own, costs.weights(job, self._cells), job.study.protocol.repeats)
         self._left = len(run.missing)
-        self._teller = Teller(run)
+        self._teller = run.teller()
         self._at_work: dict[int, _Board] = {}
         self._wrote: set[str] = set()
-        self._losses: Counter[str] = Counter()
         self._first = run.current.files[0].session.fingerprint if run.current else None
         if run.current is not None:
             kept = tuple(_needed(file, run.job, self._anchors) for file in run.current.read)
@@ -236,38 +182,26 @@ class _Driver:
         back = board.parcel.cases if board.parcel else ()
         self._say(f"board {event.board} on {board.host} is lost: {event.reason}; {len(back)} cases go back")
         for case in back:
-            self._losses[case] += 1
-            if self._gave_up(case):
+            if not self._waiting.lose(case):
                 self._say(f"{self._run.job.cases[case].label}: was lost with {MOST_LOSSES} boards, and is left out")
             elif case not in self._bound and case not in self._anchors:
-                heapq.heappush(self._queue, (-self._weights[case], case))
-                self._waiting += self._weights[case]
+                self._waiting.put_back(case)
         board.close()
-
-    def _gave_up(self, case: str) -> bool:
-        return self._losses[case] >= MOST_LOSSES
 
     def _hand_out(self, number: int, board: _Board) -> None:
         """Give a board that has nothing its anchors, the cases that it began, or a share of what waits."""
         lane, cells = board.run.lane, self._cells
         begun = {case: cells[case] for case, of in self._bound.items() if of == lane and case in cells}
         taken: dict[str, set[Cell]] = {}
-        if self._queue or begun or self._anchors & cells.keys():  # else there is nothing that anchors would vouch for
-            taken = self._one_by_one(self._anchors_of(board))
+        if self._waiting or begun or self._anchors & cells.keys():  # else there is nothing that anchors would vouch for
+            taken = self._waiting.one_by_one(self._anchors_of(board))
         if not taken:
-            taken = self._one_by_one(begun)
-        if not taken and self._queue:
-            taken = {case: cells[case] for case in self._share()}
+            taken = self._waiting.one_by_one(begun)
+        if not taken and self._waiting:
+            taken = {case: cells[case] for case in self._waiting.share(len(self._at_work))}
         if taken:
             board.parcel = _Parcel(tuple(taken), set().union(*taken.values()), {case: [] for case in taken})
             self._ask(number, board)
-
-    def _one_by_one(self, cells: dict[str, set[Cell]]) -> dict[str, set[Cell]]:
-        """Return cases that a board may have at once: one alone where it was lost with a board, none that was often."""
-        kept = {case: own for case, own in cells.items() if not self._gave_up(case)}
-        lost = sorted(case for case in kept if self._losses[case])
-        untried = {case: own for case, own in kept.items() if not self._losses[case]}
-        return untried or {case: kept[case] for case in lost[:1]}
 
     def _anchors_of(self, board: _Board) -> dict[str, set[Cell]]:
         """Return the lines of anchors that a board lacks: all of them, unless its lane has them."""
@@ -278,25 +212,6 @@ class _Driver:
             if cell[0] not in board.done:
                 missing.setdefault(cell[0], set()).add(cell)
         return missing
-
-    def _share(self) -> list[str]:
-        """Return the longest cases that wait, as many as make a board's share of what is left.
-
-        A share takes nearly as long as the starts of its processes at least, which are one for each repeat.
-        """
-        share = max(self._least, self._waiting / (SHARES * len(self._at_work)))
-        taken: list[str] = []
-        weight = 0.0
-        while self._queue and len(taken) < MOST_CASES and (not taken or weight - self._queue[0][0] <= share):
-            if taken and self._losses[self._queue[0][1]]:  # it was lost with a board, and goes out alone
-                break
-            _, case = heapq.heappop(self._queue)
-            taken.append(case)
-            weight += self._weights[case]
-            if self._losses[case]:
-                break
-        self._waiting -= weight
-        return taken
 
     def _ask(self, number: int, board: _Board) -> None:
         """Have a board measure the next repeat of what it has."""

@@ -13,7 +13,8 @@ import msgspec
 from studytool import expression
 from studytool.digest import canonical, rank, sha256
 from studytool.errors import StudyFileError
-from studytool.model import Case, Grid, Split, SplitSpec, Study, case_problem
+from studytool.model import Case, Grid, Split, SplitSpec, Study
+from studytool.possible import case_problem
 from studytool.runtime import key
 
 MAX_CASES = 200_000

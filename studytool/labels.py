@@ -4,7 +4,8 @@ import re
 
 import msgspec
 
-from studytool.model import DTYPES, MASKS, OPS, Case, case_problem
+from studytool.model import DTYPES, MASKS, OPS, Case
+from studytool.possible import case_problem
 from studytool.runtime import key
 
 _LABEL = re.compile(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from studytool import apply, changes, costs, fleet, freeze, ledger, lines, merging, process, results, studyfile, timing
 from studytool import prewarm as prewarming
 from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells, shard_cells, table_in_force
+from studytool.board_events import Boards
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.engines.base import Finding, Terms
@@ -17,8 +18,9 @@ from studytool.errors import CannotSayError, CheckFailedError, StudyError, Table
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace, study_beside
 from studytool.model import ENGINES, Case, Split, Study
+from studytool.progress import Progress
 from studytool.report import against, markdown, together
-from studytool.sessions import Now, Progress
+from studytool.sessions import Now
 
 DRAWING = ("jinja2", "markdown_it", "matplotlib")
 """What report.html needs: the extra `report`."""
@@ -59,7 +61,7 @@ def job_of(study: Study, place: StudyPlace, dtype: str, split: Split) -> Job:
 
 
 def time(
-    job: Job, hooks: Hooks, new_attempt: str = "", shard: Shard | None = None, boards: fleet.Boards | None = None
+    job: Job, hooks: Hooks, new_attempt: str = "", shard: Shard | None = None, boards: Boards | None = None
 ) -> str:
     """Measure what is missing of a split, write study.json after the train split, and return what there is now.
 

@@ -14,7 +14,8 @@ from studytool.errors import StudyError
 from studytool.measure import Request
 from studytool.model import Status
 from studytool.process import WorkerProcess, terms_of
-from studytool.sessions import Progress, request_of
+from studytool.progress import Progress
+from studytool.sessions import request_of
 
 
 def prewarm(

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import ray
 
+from studytool.board_events import Answered, Came, Lost
 from studytool.engines.base import Terms
 from studytool.engines.simulated import WHICH_BOARD
 from studytool.errors import DeviceError, StudyError
-from studytool.fleet import Answered, Came, Lost
 from studytool.measure import Measured, Request
 from studytool.pipes import Failed
 from studytool.process import WorkerProcess
@@ -58,7 +58,7 @@ class Board:
 
 
 class RayBoards:
-    """The boards of a cluster, as `fleet.Boards`."""
+    """The boards of a cluster, as `board_events.Boards`."""
 
     def __init__(self, terms: Terms, count: int) -> None:
         kind = {"num_gpus": 1} if terms.engine == "cudnn" else {"num_cpus": 0, "resources": {RESOURCE: 1}}

@@ -1,12 +1,10 @@
 """One call's share of an attempt: the lines that it has to measure, the session that it writes, and its records."""
 
-import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from studytool import attempts, costs, fingerprint, lines, looks, model, rows, schedule, stats
+from studytool import attempts, costs, fingerprint, lines, looks, model, schedule
 from studytool.attempts import Attempt, Cell, Job, Shard
 from studytool.costs import Budget
 from studytool.digest import rank, sha256
@@ -16,26 +14,10 @@ from studytool.jsonl import SessionFile
 from studytool.measure import Measured, Request
 from studytool.model import Fingerprint, Record, Session, Split, Study
 from studytool.pipes import Failed
+from studytool.progress import Progress, Teller
 from studytool.runtime import key, lookup
 
 Now = Callable[[], str]
-LATELY = 1000
-"""Over so many ratios of legs that ran one plan the noise is told meanwhile."""
-
-
-class Progress(NamedTuple):
-    """Where a split stands: lines done of those planned in this call, and the case that was just measured.
-
-    `ratio` is frost over backend in it, `noise` the largest share by which legs that ran one plan were apart in 95 % of
-    the last lines, `left_ns` what is left before the deadline; None where there is none.
-    """
-
-    done: int
-    total: int
-    label: str
-    ratio: float | None = None
-    noise: float | None = None
-    left_ns: int | None = None
 
 
 class Run(NamedTuple):
@@ -59,6 +41,15 @@ class Run(NamedTuple):
     def files(self) -> tuple[SessionFile, ...]:
         """Return the files of the run's lane so far, which the new one follows."""
         return self.current.lanes.get(self.lane, ()) if self.current else ()
+
+    def teller(self) -> Teller:
+        """Return what says after each line of the run how far it is."""
+        return Teller(
+            self.job.cases,
+            len(self.missing),
+            self.progress,
+            lambda: None if self.budget is None else self.budget.remaining_ns,
+        )
 
 
 def plan_run(
@@ -288,27 +279,3 @@ def answer_of(job: Job, prints: Fingerprint, table: Applied, case: str) -> bool 
 def _told(checks: Mapping[str, int | str]) -> dict[str, int | str]:
     """Return what an engine noted, without the paths that its words may have."""
     return {name: without_paths(value) if isinstance(value, str) else value for name, value in checks.items()}
-
-
-class Teller:
-    """Says after each line how far a call is: done of total, the ratio just seen, and the noise lately."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._apart: deque[float] = deque(maxlen=LATELY)
-
-    def tell(self, record: Record, tick_ns: int, left: int) -> None:
-        """Say that a line was measured, and that so many are left."""
-        (row,) = rows.rows_of([(record, tick_ns)])
-        self._apart.extend(abs(math.expm1(value)) for value in (rows.aliased_in([row]) if row.health else ()))
-        budget, total = self._run.budget, len(self._run.missing)
-        self._run.progress(
-            Progress(
-                done=total - left,
-                total=total,
-                label=self._run.job.cases[record.case].label,
-                ratio=math.exp(rows.log_ratio(row, "frost", "backend")) if row.health else None,
-                noise=stats.quantile(list(self._apart), 0.95) if self._apart else None,
-                left_ns=budget.remaining_ns if budget is not None else None,
-            )
-        )

@@ -20,6 +20,7 @@ from studytool.files import read_bytes
 from studytool.looks import FIRST_LOOK
 from studytool.metrics import METRICS, PPM, Condition
 from studytool.model import NAME, Decide, Grid, Protocol, Split, SplitSpec, Study, Threshold
+from studytool.possible import CHOICES
 from studytool.runtime import key
 from studytool.yamlnode import Mapping, Node, decimal_ppm, load
 
@@ -255,7 +256,7 @@ def _check_names(node: Node, text: str) -> None:
 
 def _grid(node: Node, declared: Words) -> Grid:
     members = node.mapping()
-    words = {**model.CHOICES, **declared}
+    words = {**CHOICES, **declared}
     axes: list[tuple[str, tuple[int | str, ...]]] = []
     for name in key.FIELDS:
         values = members.take(name, _integers if name in key.INTEGER_FIELDS else _words(words[name]), None)

@@ -19,7 +19,8 @@ from studytool.files import read_bytes, sync, write_atomic
 from studytool.layout import StudyPlace
 from studytool.model import Session
 from studytool.process import WorkerProcess, terms_of
-from studytool.sessions import Applied, History, Now, Progress, Run, Teller
+from studytool.progress import Progress
+from studytool.sessions import Applied, History, Now, Run
 
 
 def time_split(
@@ -135,7 +136,7 @@ def _measure(run: Run) -> None:
 
 def _repeats(run: Run, process: WorkerProcess, writer: jsonl.Writer, header: Session, table: Applied) -> None:
     job, budget, tick_ns = run.job, run.budget, header.fingerprint.tick_ns
-    history, teller, left = History(job.study, run.files, tick_ns), Teller(run), set(run.missing)
+    history, teller, left = History(job.study, run.files, tick_ns), run.teller(), set(run.missing)
     for number, repeat in enumerate(sorted({repeat for _, repeat, _ in run.missing})):
         if number:
             process.start()

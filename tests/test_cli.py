@@ -15,7 +15,7 @@ import studytool
 from studytool.cli import main, terminal
 from studytool.digest import sha256
 from studytool.layout import StudyPlace
-from studytool.sessions import Progress
+from studytool.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studytool.engines.base import PlanError
-from studytool.model import Case, Status, case_problem
+from studytool.model import Case, Status
+from studytool.possible import case_problem
 
 cudnn = pytest.importorskip("cudnn")
 fakecudnn = pytest.importorskip("fakecudnn")

@@ -23,13 +23,14 @@ from commands import Said, call
 from disk import Disk, Fate, State
 from factories import STUDY_YAML, unchained, write_session
 
-from studytool import jsonl, ledger, lines, pipeline, results, sessions, timing
+from studytool import jsonl, ledger, lines, pipeline, results, timing
 from studytool.attempts import Job
 from studytool.cli import terminal
 from studytool.cli.shared import budget_of
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
 from studytool.model import Record, Split
+from studytool.progress import Progress
 
 REAL_NOW = terminal.now
 NOW = "2026-01-01T00:00:00+00:00"
@@ -854,7 +855,7 @@ def test_a_clock_may_be_wrong(place: StudyPlace, stages: dict[str, State], times
     begin(place, stages["declared"])
     study, clock = pipeline.open_study(place), Clock(*times)
 
-    def stop(_name: str, step: sessions.Progress) -> None:
+    def stop(_name: str, step: Progress) -> None:
         if step.done == 2:
             raise KeyboardInterrupt
 

@@ -21,16 +21,17 @@ from stopping import small
 
 from studytool import attempts, costs, fingerprint, fleet, jsonl, ledger, measure, pipeline, replay, timing
 from studytool.attempts import Attempt, Job
+from studytool.board_events import Answered, Boards, Came, Lost
 from studytool.costs import Budget
 from studytool.engines.base import Finding
 from studytool.engines.simulated import WHICH_BOARD, Simulated
 from studytool.errors import CannotSayError, DeviceError, StudyError
-from studytool.fleet import MOST_CASES, MOST_LOSSES, Answered, Came, Lost
 from studytool.grid import case_digest
 from studytool.measure import Measured, Request
 from studytool.model import Split, Status
 from studytool.pipes import Failed
 from studytool.process import terms_of
+from studytool.waiting import MOST_CASES, MOST_LOSSES, SHARES
 from studytool.worker import Opened
 
 WIDE_YAML = STUDY_YAML.replace("h_q: 4, d_qk: 64}", "h_q: [4, 6, 8], d_qk: 64}", 1)
@@ -125,7 +126,7 @@ class Ended(NamedTuple):
 
 def run(
     job: Job,
-    boards: fleet.Boards,
+    boards: Boards,
     reason: str = "",
     stop_after: int = 0,
     error: type[BaseException] = KeyboardInterrupt,
@@ -264,7 +265,7 @@ def test_a_board_takes_a_share_of_what_waits(tmp_path: Path) -> None:
     found = parcels(boards, weights)
     left, at_work = sum(map(sum, found)), 1  # the first board is at work before the second comes
     for parcel in found:
-        assert len(parcel) == 1 or sum(parcel) <= left / (fleet.SHARES * at_work) + 1e-6
+        assert len(parcel) == 1 or sum(parcel) <= left / (SHARES * at_work) + 1e-6
         left -= sum(parcel)
         at_work = 2
 

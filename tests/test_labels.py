@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from studytool.labels import case_of
-from studytool.model import CHOICES, MOST, OPS, Case, case_problem
+from studytool.model import OPS, Case
+from studytool.possible import CHOICES, MOST, case_problem
 from studytool.runtime import key
 
 SIZES = st.integers(1, 10**6)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from studytool import model
 from studytool.grid import case_line
-from studytool.model import Case, Plan, case_problem
+from studytool.model import Case, Plan
+from studytool.possible import CHOICES, case_problem
 from studytool.runtime import key
 
 DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if not field.required}
@@ -19,7 +20,7 @@ _CHANGES = st.fixed_dictionaries(
     optional={
         "mask": st.sampled_from(model.MASKS),
         "window": st.integers(0, 200),
-        "layout": st.sampled_from(model.CHOICES["layout"]),
+        "layout": st.sampled_from(CHOICES["layout"]),
         "padding": st.integers(0, 1),
         "s_q": st.integers(1, 200),
     },

@@ -20,7 +20,7 @@ from studytool import pipeline, replay
 from studytool.attempts import Job
 from studytool.engines.simulated import WHICH_BOARD
 from studytool.errors import StudyError
-from studytool.sessions import Progress
+from studytool.progress import Progress
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

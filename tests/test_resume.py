@@ -13,7 +13,7 @@ from studytool.costs import Budget
 from studytool.errors import LedgerError, RecordError, StudyError
 from studytool.freeze import Frozen
 from studytool.model import Split
-from studytool.sessions import Progress
+from studytool.progress import Progress
 
 
 def test_complete_split_is_not_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

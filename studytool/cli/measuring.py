@@ -26,7 +26,7 @@ from studytool.cli.terminal import bar, command, hooks, printable
 from studytool.errors import CheckFailedError, FrozenError, StudyError
 
 if TYPE_CHECKING:
-    from studytool.fleet import Boards
+    from studytool.board_events import Boards
     from studytool.model import Study
 
 split_option = click.option(

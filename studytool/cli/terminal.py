@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from studytool.costs import Budget
     from studytool.pipeline import Hooks
-    from studytool.sessions import Progress
+    from studytool.progress import Progress
 
 
 QUIET_S = 30
