@@ -31,6 +31,7 @@ _COUNTS = frozenset({"trend_ppm", "flush_probe_ppm", "took_ns", "startup_ns", "w
 _ENCODER = msgspec.json.Encoder(order="sorted")
 """Writes a record, which has no floats, as `digest.canonical` writes what it is made of."""
 
+_LEGS = frozenset(model.LEGS)
 _ORDERS = frozenset(map("".join, itertools.permutations("0123")))
 
 _T = TypeVar("_T", Session, Record)
@@ -177,20 +178,21 @@ def record_problem(record: Record, session: Session) -> str | None:
     """Return what a record says that cannot be, found and expected, or None."""
     if (record.split, record.attempt) != (session.split, session.attempt):
         return f"{record.split} attempt {record.attempt} in a session of {session.split} attempt {session.attempt}"
-    if not set(record.legs) <= set(model.LEGS):
+    if not _LEGS.issuperset(record.legs):
         return f"legs {', '.join(sorted(record.legs))}; expected {', '.join(model.LEGS)}"
     if not _ORDERS.issuperset(record.order):
         return "a block that does not have each leg once"
+    blocks = len(record.order)
     for name, leg in record.legs.items():
-        if problem := _leg_problem(leg, len(record.order)):
+        if problem := _leg_problem(leg, blocks):
             return f"leg {name}: {problem}"
     for name in _COUNTS & record.checks.keys():
         value = record.checks[name]
         if type(value) is not int or not -MOST_NS <= value <= MOST_NS:
             return f"check {name} is {value!r:.100}; expected an integer"
     for name, values in record.blocks.items():
-        if len(values) != len(record.order):
-            return f"{len(values)} values of {name} in {len(record.order)} blocks"
+        if len(values) != blocks:
+            return f"{len(values)} values of {name} in {blocks} blocks"
     return _status_problem(record)
 
 
@@ -198,17 +200,20 @@ def _status_problem(record: Record) -> str | None:
     timed = record.status is Status.OK and record.split is not Split.ROUTING
     if record.order and not timed:
         return f"status {record.status}, split {record.split} with samples"
-    if timed and (set(record.legs) != set(model.LEGS) or not record.order):
+    if timed and (len(record.legs) != len(model.LEGS) or not record.order):
         return "status ok without samples of all four legs"
-    routed = record.status is Status.OK and not timed
+    if timed or record.status is not Status.OK:
+        return None
     plans = [leg.plan for name, leg in record.legs.items() if name in {"auto", "default"} and leg.plan is not None]
-    return "status ok without the plans of auto and default" if routed and len(plans) < 2 else None
+    return None if len(plans) == 2 else "status ok without the plans of auto and default"
 
 
 def _leg_problem(leg: LegRecord, blocks: int) -> str | None:
     if len(leg.ns) != blocks:
         return f"{len(leg.ns)} samples in {blocks} blocks"
-    for what, values in {"host_ns": leg.host_ns or leg.ns, **leg.counters}.items():
+    if leg.host_ns and len(leg.host_ns) != blocks:
+        return f"{len(leg.host_ns)} values of host_ns in {blocks} blocks"
+    for what, values in leg.counters.items():
         if len(values) != blocks:
             return f"{len(values)} values of {what} in {blocks} blocks"
     if blocks and (leg.plan is None or leg.inner < 1):

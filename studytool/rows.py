@@ -122,7 +122,8 @@ def _row(record: Record, found: _Numbers | None) -> Row:
 
 def _host_bound(leg: LegRecord) -> bool:
     """Return whether a leg's host time exceeds its device time, or is in a sample that could not be had without it."""
-    return bool(leg.host_ns and stats.median(leg.host_ns) > stats.median(leg.ns)) or any(leg.counters.get("gap", ()))
+    slow = bool(leg.host_ns) and stats.median(leg.host_ns) > stats.median(leg.ns)
+    return slow or ("gap" in leg.counters and any(leg.counters["gap"]))
 
 
 def by_case(found: Iterable[Row]) -> dict[str, list[Row]]:

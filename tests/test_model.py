@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studytool import model
+from studytool.digest import canonical
 from studytool.grid import case_line
 from studytool.model import Case, Plan
 from studytool.possible import CHOICES, case_problem
@@ -86,10 +87,11 @@ def test_neutral_fields_are_left_out(name: str) -> None:
 
 @given(_CHANGES)
 def test_case_reads_back(changes: dict[str, Any]) -> None:
-    """A case that is read back from its canonical line is the same case."""
+    """A case that is read back from its line is the same case; the line is the canonical JSON of its fields."""
     case = make_case(**changes)
 
     assert msgspec.json.decode(case_line(case), type=Case) == case
+    assert case_line(case) == canonical(case.fields)
 
 
 def test_unknown_field_is_refused() -> None:
