@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results, score
+from studytool import chain, fingerprint, gate, jsonl, ledger, lines, results, tally
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, NotApplicableError, StudyError
@@ -64,7 +64,7 @@ class Found:
     @property
     def moved(self) -> list[dict[str, Any]]:
         """Return the routing cases that do not keep their plan."""
-        return score.moved(self.scored["routing"])
+        return tally.moved(self.scored["routing"])
 
 
 def _comparable(found: Found) -> str:

@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"fit", "fingerprint", "clock", "measure", "frame", "boards"},
     {"attempts", "worker", "pipes"},
     {"process", "planning", "summary", "nvbench", "explain", "sensitivity", "costs"},
-    {"sessions", "merging", "tally", "report", "outlook", "export"},
+    {"sessions", "merging", "tally", "regret", "report", "outlook", "export"},
     {"timing", "score", "prewarm", "stale", "bundle"},
     {"fleet", "results"},
     {"ray_boards", "chain", "predictions", "status"},
