@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from studytool.fit import Fit, known_ratios
+from studytool.fit import Fit
+from studytool.judge import known_ratios
 from studytool.lines import rule_text
 from studytool.metrics import geomean_ppm, ratio_text
 from studytool.model import Verdict

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from studytool import chain, checks, freeze, ledger
+from studytool import chain, checks, freeze, ledger, written
 from studytool.attempts import Job, Kept
 from studytool.errors import CannotSayError, NotApplicableError, StudyError
+from studytool.found import Found
 from studytool.freeze import Frozen
 from studytool.layout import StudyPlace
 from studytool.model import Split, Study
@@ -99,24 +100,24 @@ def _posted(frozen: Frozen, posted: str | None) -> str:
     return f"sha256:{posted}"
 
 
-def _opened(job: Job) -> "checks.Found | Check":
+def _opened(job: Job) -> Found | Check:
     """Return what the checks of a dtype share, or the check that fails where its ledger cannot be read."""
     try:
-        return checks.Found(job, ledger.read(job.results.ledger, job.place.shown(job.results.ledger)))
+        return Found(job, ledger.read(job.results.ledger, job.place.shown(job.results.ledger)))
     except StudyError as error:
         return Check(job.dtype, "ledger", FAIL, str(error))
 
 
-def _together(place: StudyPlace, results: Sequence["checks.Found | Check"], missing: Sequence[str]) -> str:
+def _together(place: StudyPlace, results: Sequence[Found | Check], missing: Sequence[str]) -> str:
     if not place.report.is_file():
         raise NotApplicableError(f"{place.shown(place.report)}: was not written")
-    found = [own for own in results if isinstance(own, checks.Found)]
+    found = [own for own in results if isinstance(own, Found)]
     if missing or len(found) < len(results):
         raise CannotSayError(f"{place.shown(place.report)}: not before each dtype has its results")
-    return checks.all_dtypes(found)
+    return written.all_dtypes(found)
 
 
-def _dtype_checks(found: checks.Found) -> Iterator[Check]:
+def _dtype_checks(found: Found) -> Iterator[Check]:
     job = found.job
     said: set[str] = set()
     for name, run in checks.CHECKS:

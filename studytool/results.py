@@ -79,7 +79,7 @@ def _unscored(inputs: score.Inputs, split: Split, attempt: Attempt) -> score.Uns
     if split is Split.TRAIN or attempt.missing or not same:
         return score.Unscored(split, attempt, "", reason)
     if split is Split.ROUTING:
-        kept = not score.moved(tally.routing_rows(attempt.files, inputs.routing_cases))
+        kept = not tally.moved(tally.routing_rows(attempt.files, inputs.routing_cases))
         return score.Unscored(split, attempt, "PASS" if kept else "FAIL", reason)
     return score.Unscored(split, attempt, str(score.score(inputs._replace(holdout=attempt))["verdict"]), reason)
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from studytool.fit import Judged, Outcome, class_outcome, fit
+from studytool.fit import Outcome, class_outcome, fit
+from studytool.judge import Judged
 from studytool.lines import Line, rule_text
 from studytool.metrics import PPM, ratio_text
 from studytool.runtime import key, lookup

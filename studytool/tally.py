@@ -63,3 +63,8 @@ def routing_rows(files: Sequence[SessionFile], cases: Mapping[str, Case]) -> lis
         }
         for row in sorted(rows.rows(files), key=lambda row: row.case)
     ]
+
+
+def moved(routing: Sequence[Json]) -> list[Json]:
+    """Return the rows of routing cases that do not keep their plan."""
+    return [row for row in routing if row["auto"] != row["default"] or row["status"] != Status.OK]

@@ -73,7 +73,7 @@ def test_every_writer_is_in_the_table_of_files() -> None:
 
 def test_the_paths_that_the_page_names_are_imports() -> None:
     """Deciding and checking import nothing that measures, also not through others."""
-    sentence = re.search(r"The last two import nothing of (.+?):", PAGE)
+    sentence = re.search(r"The last two import nothing of (.+?):", PAGE, re.DOTALL)
     assert sentence is not None
     measuring = set(re.findall(r"`(\w+)`", sentence[1]))
     assert measuring == {"timing", "process", "worker", "measure"}

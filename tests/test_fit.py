@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from factories import class_outcome, make_case_summary, make_fit, make_levels, make_regime, make_summary, rule_of
 
-from studytool import fit
+from studytool.judge import FROST_FAILURES, judge
 from studytool.model import Decide, Status, Threshold, Verdict
 from studytool.studyjson import CaseSummary
 
@@ -20,7 +20,7 @@ def _decide(*thresholds: Threshold, **changes: Any) -> Decide:
 
 def _verdict(ratio_ppm: int, margin_ppm: int = 250_000, decide: Decide | None = None, **changes: Any) -> Verdict:
     summary = make_summary([make_case_summary(ratio_ppm, **changes)], decide=decide or _decide())
-    return fit.judge(summary, summary.cases[0], margin_ppm, exchanged=False).verdict
+    return judge(summary, summary.cases[0], margin_ppm, exchanged=False).verdict
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def _verdict(ratio_ppm: int, margin_ppm: int = 250_000, decide: Decide | None = 
         *[(ratio, {"code": code}, "INCONCLUSIVE") for ratio in (700_000, 1_300_000) for code in ("DRIFT", "CONTROL")],
         (700_000, {"status": Status.NO_BACKEND}, "INCONCLUSIVE"),
         (700_000, {"status": Status.UNRESOLVABLE}, "INCONCLUSIVE"),
-        *[(700_000, {"status": status}, "LOSE") for status in fit.FROST_FAILURES],
+        *[(700_000, {"status": status}, "LOSE") for status in FROST_FAILURES],
     ],
 )
 def test_verdict_at_the_margin(ratio_ppm: int, changes: dict[str, Any], verdict: str) -> None:
@@ -62,7 +62,7 @@ def test_worst_regime_decides(other: int | None, verdict: str) -> None:
     regimes = {"cold": make_regime(600_000)}
     regimes |= {} if other is None else {"warm": make_regime(other or 700_000, repeats=5 if other else 2)}
     summary = make_summary([make_case_summary(regimes=regimes)], regimes=("cold", "warm"))
-    found = fit.judge(summary, summary.cases[0], 50_000, exchanged=False)
+    found = judge(summary, summary.cases[0], 50_000, exchanged=False)
 
     assert found.verdict == verdict
     assert not other or found.ratio_ppm == other
@@ -73,8 +73,8 @@ def test_control_of_one_regime_is_that_of_the_case() -> None:
     regimes = {"cold": make_regime(600_000), "warm": make_regime(500_000, code="CONTROL")}
     summary = make_summary([make_case_summary(regimes=regimes)], regimes=("cold", "warm"))
 
-    assert fit.judge(summary, summary.cases[0], 50_000, exchanged=False).verdict == "INCONCLUSIVE"
-    assert fit.judge(summary, summary.cases[0], 50_000, exchanged=True).verdict == "INCONCLUSIVE"
+    assert judge(summary, summary.cases[0], 50_000, exchanged=False).verdict == "INCONCLUSIVE"
+    assert judge(summary, summary.cases[0], 50_000, exchanged=True).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(("band_ppm", "noisy"), [(25_000, False), (25_001, True), (0, False), (-1, True)])

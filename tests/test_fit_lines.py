@@ -9,10 +9,11 @@ from factories import class_outcome, make_case_summary, make_fit, make_levels, r
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from studytool import fit, lines, support
+from studytool import lines, support
 from studytool.digest import sha256
 from studytool.explain import explain_rows
 from studytool.fit import Fit, Outcome
+from studytool.judge import Judged
 from studytool.metrics import geomean_ppm
 from studytool.model import Decide, Status, Threshold, Verdict
 from studytool.runtime import key, lookup
@@ -97,7 +98,7 @@ def test_order_of_cases_changes_no_reason(status: Status) -> None:
     assert class_outcome(cases).detail == class_outcome(cases[::-1]).detail
 
 
-def _region(outcome: Outcome) -> list[fit.Judged]:
+def _region(outcome: Outcome) -> list[Judged]:
     """Return the judged cases on the entry's side of its bound."""
     line = outcome.line
     if line is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from studytool import stats
-from studytool.fit import Judged
+from studytool.judge import Judged
 from studytool.lines import rule_text
 from studytool.metrics import ratio_text
 from studytool.report import markdown
