@@ -131,11 +131,19 @@ def lookups(found: Found) -> str:
         answer = lookup.lookup(table, job.study.row, prints.cc, case.fields, prints.board)
         if answer is not record.lookup:
             raise StudyError(f"{where}: look-up {record.lookup}; the table says {answer} of {case.label}")
-        plans = {name: leg.plan.identity if leg.plan else None for name, leg in record.legs.items()}
-        other = "frost" if answer else "default"
-        if answer is not False and record.status is Status.OK and plans["auto"] != plans[other]:
-            raise StudyError(f"{where}: auto ran {plans['auto']}; expected the {other} plan {plans[other]}")
+        if record.status is Status.OK and (problem := _auto_problem(record)):
+            raise StudyError(f"{where}: {problem}")
     return f"{len(records)} records, each as the table says"
+
+
+def _auto_problem(record: Record) -> str | None:
+    """Return what auto ran that does not follow from the table's answer, found and expected, or None."""
+    plans = {name: leg.plan.identity for name, leg in record.legs.items() if leg.plan}
+    auto, frost = plans["auto"], plans.get("frost")
+    if record.lookup is False:  # the row comes last, behind plans that are of neither side, too
+        return f"auto ran the frost plan {frost}, which trails" if auto == frost and "backend" in plans else None
+    other = "frost" if record.lookup else "default"
+    return None if auto == plans.get(other) else f"auto ran {auto}; expected the {other} plan {plans.get(other)}"
 
 
 def _scored_records(found: Found) -> Iterator[tuple[str, Record, Attempt]]:

@@ -62,14 +62,14 @@ def table_py(found: Found) -> str:
 
 def _strange_line(job: Job, data: bytes, own: str) -> int:
     """Return the first line in which a table differs from what the lines of all dtypes make."""
-    texts = [own.encode()]
+    texts = {job.place.shown(job.results.lines): own.encode()}
     for dtype in job.study.dtypes:
         path = job.place.results(dtype).lines
         if dtype != job.dtype and path.is_file():
-            texts.append(read_bytes(path))
+            texts[job.place.shown(path)] = read_bytes(path)
     expected = lines.Text({}, {})
-    for text in texts:
-        expected = lines.insert(expected, lines.read_lines(text, "lines")[1], "lines")
+    for shown, text in texts.items():
+        expected = lines.insert(expected, lines.read_lines(text, shown)[1], shown)
     return first_difference(data, lines.table_text(expected).encode())
 
 

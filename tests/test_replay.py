@@ -5,10 +5,11 @@ from pathlib import Path
 
 import finished
 import pytest
+from factories import make_leg, make_record
 
-from studytool import pipeline, replay, results, timing
+from studytool import conduct, pipeline, replay, results, timing
 from studytool.layout import StudyPlace
-from studytool.model import Split
+from studytool.model import LEGS, Split
 
 
 def checks_of(place: StudyPlace, *dtypes: str) -> list[replay.Check]:
@@ -143,3 +144,33 @@ def test_a_hold_out_timed_before_the_lines_were_applied_is_found(whole: StudyPla
 
     assert path.read_bytes() != events
     assert any("timed before the lines were applied" in figure for figure in found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "plans", "problem"),
+    [
+        (True, "5552", None),
+        (True, "1522", "auto ran 2; expected the frost plan 5"),
+        (None, "1522", None),
+        (None, "1525", "auto ran 2; expected the default plan 5"),
+        (False, "1515", None),
+        (False, "1525", None),  # a plan of neither side, which comes before the row
+        (False, "1555", "auto ran the frost plan 5, which trails"),
+        (False, "-555", None),  # a graph that the backend has no plan for
+    ],
+)
+def test_auto_ran_what_the_table_says(answer: bool | None, plans: str, problem: str | None) -> None:
+    """An entry that leads lifts frost's plan, one that trails puts it last, and without one auto is the default."""
+    legs = {leg: make_leg(plan=int(plan)) for leg, plan in zip(LEGS, plans, strict=True) if plan != "-"}
+
+    assert conduct._auto_problem(make_record(lookup=answer, legs=legs)) == problem
+
+
+def test_lines_of_another_dtype_that_cannot_be_read_are_named(whole: StudyPlace) -> None:
+    """A table that is not the applied one is held against the lines of all dtypes, each named by its file."""
+    whole.table.write_bytes(whole.table.read_bytes() + b"# more\n")
+    other = whole.results("f16").lines
+    other.write_bytes(other.read_bytes() + b"lead(\n")
+
+    (figure,) = (c.figure for c in checks_of(whole, "bf16") if c.name == "table")
+    assert figure.startswith("studies/whole/f16/lines.txt:3: not Python: ")
