@@ -36,7 +36,8 @@ CAMPAIGNS = frozenset(
 by themselves, without tracing lines."""
 
 SHARE = int(os.environ.get("STUDYTOOL_SHARE", "1"))
-"""Of each test with many inputs every so many-th is run: all, unless a run has little time."""
+"""Of each test with many inputs every so many-th is run, and none that looks at all of them together: all, unless a run
+has little time."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,6 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ordered = sorted(items, key=lambda item: item.nodeid)
     for _, own in itertools.groupby(ordered, key=lambda item: item.nodeid.split("[")[0]):
         left_out |= {item for number, item in enumerate(own) if number % SHARE}
+    left_out |= {item for item in items if SHARE > 1 and item.get_closest_marker("whole")}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 

@@ -410,6 +410,7 @@ def test_replay_finds_what_was_written(seed: int, found: Callable[[int], Found])
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_what_can_happen_happens(found: Callable[[int], Found]) -> None:
     """Among the studies every status, code, verdict and kind of rule is met, and what a score leaves unsaid."""
     seen: dict[str, Counter[Any]] = {name: Counter() for name in ("status", "code", "verdict", "rule", "metric")}

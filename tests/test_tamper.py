@@ -97,6 +97,7 @@ def test_a_change_is_found_and_named(seen: Look, name: str) -> None:
     assert what.found, (what.words, [check for check in what.said if check.state not in {"ok", "n/a"}])
 
 
+@pytest.mark.whole
 def test_two_hundred_different_changes_are_found(base: StudyPlace, seen: Look) -> None:
     """No two of those that are counted leave the same files, and none leaves the files as they were."""
     found = {seen(name).tree for name in CHANGES if seen(name).found}
@@ -105,6 +106,7 @@ def test_two_hundred_different_changes_are_found(base: StudyPlace, seen: Look) -
     assert len(found) >= 600
 
 
+@pytest.mark.whole
 def test_what_is_found_is_told_without_the_folder(seen: Look) -> None:
     """No figure tells where on this machine the study lies: a check list is shown to others."""
     told = {check.figure for name in CHANGES for check in seen(name).said if check.name != "study.yaml"}
@@ -282,6 +284,7 @@ def test_an_untouched_study_raises_no_alarm(of_seed: Callable[[int], Replayed], 
     assert {state for place, state in states.items() if place not in expected} <= {replay.OK, replay.NOT_APPLICABLE}
 
 
+@pytest.mark.whole
 def test_the_untouched_studies_are_of_every_kind(of_seed: Callable[[int], Replayed]) -> None:
     """Among those that raise no alarm are all that one could be taken for wrong for."""
     found = [of_seed(seed) for seed in STUDIES]
