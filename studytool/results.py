@@ -1,4 +1,4 @@
-"""The steps that turn records into files: study.json, score.json, report.md. `replay` compares, `pipeline` writes."""
+"""The steps that turn records into files: study.json, score.json, report.md. `replay` compares; other steps write."""
 
 import json
 from collections.abc import Sequence
