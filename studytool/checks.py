@@ -21,7 +21,7 @@ from studytool.ledger import Event
 from studytool.metrics import condition_text, metric_text, ratio_text
 from studytool.model import Record, Split, Status
 from studytool.report import markdown, together
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 from studytool.results import Train
 from studytool.runtime import lookup
 

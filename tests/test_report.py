@@ -19,7 +19,7 @@ from studytool.layout import StudyPlace
 from studytool.metrics import METRICS, ratio_text
 from studytool.model import Split
 from studytool.report import markdown
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 GOLDEN = Path(__file__).parent / "golden" / "scripted"
 

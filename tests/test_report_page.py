@@ -15,7 +15,7 @@ from studytool import ledger, opening, pipeline, reporting, results, rows
 from studytool.attempts import Job
 from studytool.layout import StudyPlace
 from studytool.model import Split, Verdict
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 pytest.importorskip("matplotlib")
 page = pytest.importorskip("studytool.report.html")

@@ -23,7 +23,7 @@ from studytool.layout import StudyPlace
 from studytool.metrics import ratio_text
 from studytool.model import Split
 from studytool.report import together
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 DTYPES = ("bf16", "f16")
 
