@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from studytool import bundle, freeze, jsonl, model, pipeline, replay, schedule
+from studytool import bundle, editing, freeze, jsonl, model, opening, pipeline, replay, reporting, schedule
 from studytool.attempts import Job
 from studytool.digest import sha256
 from studytool.files import read_bytes
@@ -75,18 +75,18 @@ def make(root: Path, records: int, blocks: int) -> StudyPlace:
     given = {name: json.dumps(list(values)) for name, values in split.items()}
     place.study_yaml.write_text(YAML.format(**given, dims=list(DIMS), repeats=REPEATS, blocks=blocks), encoding="utf-8")
     hooks = Hooks(lambda: "2026-01-01T00:00:00+00:00", lambda _name, _step: None, lambda _text: None)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
-    job = pipeline.job_of(study, place, DTYPE, Split.TRAIN)
+    job = opening.job_of(study, place, DTYPE, Split.TRAIN)
     write(job, EMPTY.encode(), NO_ENTRIES)
     pipeline.time(job, hooks)  # nothing is missing: it writes study.json and seals the session
     pipeline.generate(job)
-    pipeline.apply_lines(job.results.lines, place.table, hooks.now)
+    editing.apply_lines(job.results.lines, place.table, hooks.now)
     holdout = job._replace(split=Split.HOLDOUT)
     write(holdout, read_bytes(place.table), entries_of(place))
     pipeline.time(holdout, hooks)
     pipeline.score(holdout, hooks.now)
-    pipeline.report(holdout)
+    reporting.report(holdout)
     return place
 
 
@@ -133,7 +133,7 @@ def record(job: Job, digest: str, case: Case, repeat: int, draw: np.random.Gener
 def replayed(folder: Path, _archive: Path) -> str:
     """Replay the study in a folder; return what the check list ends with."""
     place = StudyPlace(folder, NAME)
-    return replay.conclusion(replay.replay(pipeline.open_study(place), place))[0]
+    return replay.conclusion(replay.replay(opening.open_study(place), place))[0]
 
 
 def unpacked(_folder: Path, archive: Path) -> str:
@@ -198,7 +198,7 @@ def measure(records: int, blocks: int, times: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as root:
         place = make(Path(root), records, blocks)
         archive = Path(root, "large.tar.gz")
-        study = pipeline.open_study(place)
+        study = opening.open_study(place)
         bundle.pack(study, place, freeze.verify(study, place), archive, keep_host=False)
         lines = sum(path.read_bytes().count(b"\n") - 1 for path in records_of(place.root))
         shape = {"records": lines, "samples": lines * blocks * len(LEGS)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from studytool import pipeline, timing
+from studytool import opening, pipeline, timing
 from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, open_study
 from studytool.cli.terminal import Command, hooks, now
 from studytool.model import Split
@@ -28,7 +28,7 @@ def main(study: Path, dtype: str, deadline: str | None, prewarm: int | None, cal
     with hooks(budget_of(declared, deadline)) as outside:
         if not place.frozen.exists():
             outside.say(pipeline.freeze_study(declared, place, []))
-        for job in [pipeline.job_of(declared, place, name, Split.TRAIN) for name in dtypes]:
+        for job in [opening.job_of(declared, place, name, Split.TRAIN) for name in dtypes]:
             for script in (caller, Path(__file__)):
                 if script is not None:
                     timing.note_driver(job, now, script)

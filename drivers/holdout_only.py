@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from studytool import pipeline, replay, timing
+from studytool import opening, pipeline, replay, reporting, timing
 from studytool.attempts import Job
 from studytool.cli.shared import PATH, budget_of, dtype_option, dtypes_of, judge, one_line, open_study
 from studytool.cli.terminal import Command, hooks, now, printable
@@ -32,7 +32,7 @@ def main(study: Path, dtype: str, deadline: str | None, reason: str) -> None:
     one_line(reason)
     declared, place = open_study(study)
     dtypes = dtypes_of(declared, dtype)
-    jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes]
+    jobs = [opening.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes]
     with hooks(budget_of(declared, deadline)) as outside:
         for job in jobs:
             timing.note_driver(job, now, Path(__file__))
@@ -48,8 +48,8 @@ def main(study: Path, dtype: str, deadline: str | None, reason: str) -> None:
             outside.say(pipeline.time(job._replace(split=Split.ROUTING), outside))
         scores = [pipeline.score(job, now) for job in jobs]
         for job in jobs:
-            pipeline.report(job)
-        pipeline.report_together(jobs)
+            reporting.report(job)
+        reporting.report_together(jobs)
     click.echo(markdown.result_table(scores))
     judge(scores)
 

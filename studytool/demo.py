@@ -8,7 +8,8 @@ from studytool.errors import StudyFileError
 from studytool.files import read_bytes, write_atomic
 from studytool.layout import StudyPlace
 from studytool.model import Split, Study
-from studytool.pipeline import Hooks, job_of, open_study
+from studytool.opening import job_of, open_study
+from studytool.pipeline import Hooks
 from studytool.report import markdown
 from studytool.runtime import lookup
 

@@ -8,7 +8,7 @@ from studytool.attempts import Job
 from studytool.errors import CannotSayError
 from studytool.ledger import Event
 from studytool.model import Split
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 from studytool.results import Train
 
 

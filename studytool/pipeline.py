@@ -1,29 +1,25 @@
 """The steps in order, each writing what it found: freeze, time, gen, apply, time, score, report, replay."""
 
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studytool import apply, changes, costs, fleet, freeze, ledger, lines, merging, process, results, studyfile, timing
+from studytool import costs, editing, fleet, freeze, ledger, lines, merging, process, reporting, results, timing
 from studytool import prewarm as prewarming
-from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells, shard_cells, table_in_force
+from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells, shard_cells
 from studytool.board_events import Boards
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.engines.base import Finding, Terms
-from studytool.errors import CannotSayError, CheckFailedError, StudyError, TableError
+from studytool.errors import CannotSayError
 from studytool.files import read_bytes, write_atomic
-from studytool.layout import StudyPlace, study_beside
-from studytool.model import ENGINES, Case, Split, Study
+from studytool.layout import StudyPlace
+from studytool.model import ENGINES, Split, Study
+from studytool.opening import check_entries, job_of
 from studytool.progress import Progress
-from studytool.report import against, markdown, together
 from studytool.sessions import Now
-
-DRAWING = ("jinja2", "markdown_it", "matplotlib")
-"""What report.html needs: the extra `report`."""
 
 
 class Hooks(NamedTuple):
@@ -33,11 +29,6 @@ class Hooks(NamedTuple):
     progress: Callable[[str, Progress], None]
     say: Callable[[str], None]
     budget: Budget | None = None
-
-
-def open_study(place: StudyPlace) -> Study:
-    """Return the study declared at a place; messages name its file relative to the root."""
-    return studyfile.read(place.study_yaml, place.shown(place.study_yaml))
 
 
 def freeze_study(study: Study, place: StudyPlace, exclude: list[Path]) -> str:
@@ -55,11 +46,6 @@ def git_commit(folder: Path) -> str:
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
-def job_of(study: Study, place: StudyPlace, dtype: str, split: Split) -> Job:
-    """Return a job of a frozen study; FrozenError where what is frozen is not what study.yaml makes."""
-    return Job(study, place, freeze.verify(study, place), dtype, split)
-
-
 def time(
     job: Job, hooks: Hooks, new_attempt: str = "", shard: Shard | None = None, boards: Boards | None = None
 ) -> str:
@@ -73,7 +59,7 @@ def time(
     name = f"{job.dtype} {job.split}"
     _check_records(job)
     if not new_attempt:
-        _check_entries(job)
+        check_entries(job)
 
     def progress(step: Progress) -> None:
         hooks.progress(name, step)
@@ -178,20 +164,6 @@ def plan(job: Job, boards: int = 1, budget: Budget | None = None) -> str:
     )
 
 
-def _check_entries(job: Job) -> None:
-    """Raise where a complete hold-out was timed with other entries than the table has now: it says nothing of them."""
-    found = job.attempts() if job.split is Split.HOLDOUT else []
-    if not found or found[-1].missing:
-        return
-    data, _ = table_in_force(job.place, job.split)
-    entries = lines.entries_digest(lines.read_table(data, str(job.place.table)), job.study.row, job.dtype)
-    if found[-1].files[0].session.entries != entries:
-        raise CannotSayError(
-            f"{job.dtype} holdout attempt {found[-1].number} was timed with other entries than the table has now;"
-            " time it again with --split holdout --attempt new --reason ..."
-        )
-
-
 def _check_records(job: Job) -> None:
     """Raise for records that do not belong together, before the ledger, which only grows, is told of them."""
     for split in job.study.splits:
@@ -206,89 +178,10 @@ def generate(job: Job) -> str:
     return text
 
 
-def apply_lines(lines_path: Path, table_path: Path, now: Now) -> apply.Applied:
-    """Put lines into a table; the ledgers are told when the table is that of a study."""
-    place = _place_of_table(lines_path, table_path)
-    if place is None:
-        return apply.apply(lines_path, table_path, None, now())
-    if place.frozen.exists():
-        study = open_study(place)
-        for dtype in study.dtypes:
-            if place.results(dtype).records.is_dir():
-                timing.seal(job_of(study, place, dtype, Split.TRAIN), now)
-    with timing.alone(place):
-        for path in sorted(place.folder.glob("*/ledger.jsonl")):
-            ledger.drop_torn_tail(path)
-        return apply.apply(lines_path, table_path, place, now())
-
-
-def _place_of_table(lines_path: Path, table_path: Path) -> StudyPlace | None:
-    """Return the study whose table this is, None for another table; TableError where the lines are not its own."""
-    if not table_path.absolute().parent.is_dir():
-        raise TableError(f"{table_path}: its folder is not there; expected the folder of a study or of a library")
-    place = study_beside(table_path)
-    if place is None or table_path.name != place.table.name:
-        return None
-    study = open_study(place)
-    header = lines.read_lines(read_bytes(lines_path), str(lines_path))[0]
-    if header.study != study.name or header.dtype not in study.dtypes:
-        raise TableError(
-            f"{lines_path}:1: found lines of study {header.study}, {header.dtype};"
-            f" expected study {study.name}, {' or '.join(study.dtypes)}"
-        )
-    return place
-
-
-def preview(lines_path: Path, table_path: Path) -> str:
-    """Return what `apply_lines` would change, and which frozen cases that moves; nothing is written."""
-    place = _place_of_table(lines_path, table_path)
-    found = apply.draft(lines_path, table_path, place)
-    splits, device = ({}, None) if place is None else _asked_of(place, found.header)
-    return changes.text(changes.changes(found.before, found.after, splits, device))
-
-
-def attest(lines_path: Path, table_path: Path) -> str:
-    """Return that each of the lines decides some frozen case; CheckFailedError names one that decides none."""
-    place = _place_of_table(lines_path, table_path)
-    if place is None:
-        raise TableError(f"{table_path}: not the table of a study; expected studies/NAME/table.py, whose cases attest")
-    found = apply.draft(lines_path, table_path, place)
-    splits, device = _asked_of(place, found.header)
-    keys = list(lines.read_lines(found.body, str(lines_path))[1].entries)
-    cases = [case for own in splits.values() for case in own]
-    if device is None:
-        raise CannotSayError(f"{place.folder}: no study.json; expected the train split of {found.header.dtype} timed")
-    if idle := changes.idle(found.after, keys, cases, device):
-        raise CheckFailedError(f"{lines_path}: the entry of {idle[0]} changes no frozen case; it says nothing")
-    return f"each of {len(keys)} lines, turned into its opposite, changes what a frozen case gets"
-
-
-def _asked_of(place: StudyPlace, header: lines.Header) -> tuple[dict[Split, list[Case]], changes.Device | None]:
-    """Return the frozen cases of the lines' dtype by split, and the device that its train split was timed on."""
-    frozen = freeze.verify(open_study(place), place)
-    splits = {split: list(frozen.of(header.dtype, split).values()) for split in frozen.cases}
-    path = place.results(header.dtype).study_json
-    if not path.is_file():
-        return splits, None
-    train = results.study_json(read_bytes(path), str(path)).summary
-    return splits, changes.Device(train.cc, train.board)
-
-
-def merge(one: Path, other: Path, into: Path) -> str:
-    """Write the entries of two tables into one file, and return how many came from each."""
-    sources = [(read_bytes(path), str(path)) for path in (one, other)]
-    texts = [lines.read_table(data, name) for data, name in sources]
-    tables = [lines.parse_table(data, name) for data, name in sources]
-    numbers = tuple({key: entry.line for key, entry in table.entries.items()} for table in tables)
-    merged = changes.merge(texts[0], texts[1], (str(one), str(other)), numbers)
-    write_atomic(into, lines.table_text(merged).encode())
-    return f"{into}: {len(merged.entries)} entries, {len(texts[0].entries)} and {len(texts[1].entries)}"
-
-
 def score(job: Job, now: Now) -> dict[str, Any]:
     """Write score.json, which is a per-case look at the hold-out that the ledger notes, and return it."""
     _check_records(job)
-    _check_entries(job)
+    check_entries(job)
     timing.seal(job, now)
     with timing.alone(job.place):
         scored = results.score_of(job, results.train(job._replace(split=Split.TRAIN)))
@@ -298,68 +191,6 @@ def score(job: Job, now: Now) -> dict[str, Any]:
             ledger.append(job.results.ledger, now(), "score", {"score": sha256(data)})
         write_atomic(job.results.score, data)
     return scored
-
-
-def report(job: Job) -> str:
-    """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
-    text = markdown.render(results.sources_of(job, *_reported(job)))
-    write_atomic(job.results.report, text.encode())
-    return text
-
-
-def page(job: Job) -> bool:
-    """Write report.html, and return whether what draws it is installed: the extra `report`."""
-    if not drawable():
-        return False
-    write_atomic(job.results.page, results.page_of(job, results.sources_of(job, *_reported(job))).encode())
-    return True
-
-
-def report_together(jobs: Sequence[Job]) -> list[Path]:
-    """Write the report over all dtypes of a study, and its page where the extra `report` is installed.
-
-    Nothing is written for a study of one dtype, whose own report is all there is, or where `jobs` are not of all.
-    """
-    if not len(jobs) == len(jobs[0].study.dtypes) > 1:
-        return []
-    place, all_sources = jobs[0].place, [results.sources_of(job, *_reported(job)) for job in jobs]
-    written = {place.report: together.render(all_sources)}
-    if drawable():
-        written[place.page] = results.page_together_of(jobs, all_sources)
-    for path, text in written.items():
-        write_atomic(path, text.encode())
-    return list(written)
-
-
-def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
-    """Write against.md, and against.html where the extra `report` is installed, for two runs of one frozen study."""
-    if job.study.sha256 != other.study.sha256:
-        raise StudyError(f"{other.place.study_yaml}: not the same study.yaml; expected another run of this study")
-    here, there = (results.sources_of(own, *_reported(own)) for own in (job, other))
-    folder = job.results.folder
-    written = {folder / "against.md": against.render(here, there, names)}
-    if drawable():
-        written[folder / "against.html"] = results.against_of(here, there, names)
-    for path, text in written.items():
-        write_atomic(path, text.encode())
-    return list(written)
-
-
-def drawable() -> bool:
-    """Return whether what draws a page is installed: the extra `report`."""
-    return all(map(importlib.util.find_spec, DRAWING))
-
-
-def _reported(job: Job) -> tuple[results.Train, dict[str, Any], tuple[ledger.Event, ...]]:
-    """Return what a report is written from; an error where score.json is not what the records give."""
-    found = results.train(job._replace(split=Split.TRAIN))
-    scored = results.score_of(job, found)
-    if not job.results.score.exists():
-        raise CannotSayError(f"{job.results.score}: not there; run `studytool score`")
-    _check_entries(job)
-    if read_bytes(job.results.score) != results.score_bytes(scored):
-        raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
-    return found, scored, ledger.read(job.results.ledger)
 
 
 def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) -> list[dict[str, Any]]:
@@ -373,7 +204,7 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
         if _applied(job):
             continue
         generate(job)
-        changed = apply_lines(job.results.lines, place.table, hooks.now)
+        changed = editing.apply_lines(job.results.lines, place.table, hooks.now)
         hooks.say(f"{job.dtype} lines: {len(changed.added)} added, {len(changed.replaced)} replaced or removed")
     for job in jobs:
         hooks.say(time(job._replace(split=Split.HOLDOUT), hooks))
@@ -381,8 +212,8 @@ def run(study: Study, place: StudyPlace, dtypes: Sequence[str], hooks: Hooks) ->
     holdouts = [job._replace(split=Split.HOLDOUT) for job in jobs]
     scores = [score(job, hooks.now) for job in holdouts]
     for job in holdouts:
-        report(job)
-    report_together(holdouts)
+        reporting.report(job)
+    reporting.report_together(holdouts)
     return scores
 
 

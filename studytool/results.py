@@ -1,4 +1,4 @@
-"""The steps that turn records into files: study.json, score.json, report.md. `replay` compares, `pipeline` writes."""
+"""The steps that turn records into files: study.json, score.json, report.md. `replay` compares; other steps write."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from studytool.attempts import Attempt, Job
 from studytool.digest import pretty
 from studytool.errors import CannotSayError, StudyError
 from studytool.model import Case, Record, Split
-from studytool.report import markdown
+from studytool.report.sources import Sources
 from studytool.studyjson import Summary
 
 
@@ -89,7 +89,7 @@ def score_bytes(found: dict[str, Any]) -> bytes:
     return pretty(found)
 
 
-def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> markdown.Sources:
+def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[ledger.Event, ...]) -> Sources:
     """Return what a report is written from; the ledger counts up to its last look at the hold-out."""
     looked = max((number for number, event in enumerate(events, 1) if event.event == "score"), default=0)
     applied = ledger.last_apply(events, job.dtype)
@@ -100,7 +100,7 @@ def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[led
     if freshness.state == "FRESH" and holdout.files[0].session.entries != applied.body["entries"]:
         raise StudyError(f"{job.place.shown(holdout.files[0].path)}:1: timed with other entries than those applied")
     fitted = lines_of(found, int(str(applied.body["margin_ppm"])), str(applied.body["scope"]))
-    return markdown.Sources(
+    return Sources(
         study=job.study,
         summary=found.summary,
         fit=fitted,
@@ -112,14 +112,14 @@ def sources_of(job: Job, found: Train, scored: dict[str, Any], events: tuple[led
     )
 
 
-def page_of(job: Job, sources: markdown.Sources) -> str:
+def page_of(job: Job, sources: Sources) -> str:
     """Return report.html of one dtype; ImportError where the extra `report` is not installed."""
     from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
 
     return html.render(sources, html.Measured(*_measured(job)))
 
 
-def page_together_of(jobs: Sequence[Job], all_sources: Sequence[markdown.Sources]) -> str:
+def page_together_of(jobs: Sequence[Job], all_sources: Sequence[Sources]) -> str:
     """Return report.html of a study; ImportError where the extra `report` is not installed."""
     from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
 
@@ -132,7 +132,7 @@ def _measured(job: Job) -> tuple[dict[str, Case], list[Record], list[rows.Row]]:
     return job.cases, [record for file in files for record in file.records], rows.rows(files)
 
 
-def against_of(here: markdown.Sources, there: markdown.Sources, names: tuple[str, str]) -> str:
+def against_of(here: Sources, there: Sources, names: tuple[str, str]) -> str:
     """Return against.html: two runs of one study; ImportError where the extra `report` is not installed."""
     from studytool.report import html  # noqa: PLC0415 - plots are heavy, and an extra
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from factories import make_case_summary, make_regime, make_summary
 
-from studytool import fit, freeze, lines, pipeline
+from studytool import fit, freeze, lines, opening
 from studytool.layout import StudyPlace
 from studytool.model import Case, Split, Study
 from studytool.runtime import key, lookup
@@ -19,7 +19,7 @@ Cases = dict[Split, list[Case]]
 
 def frozen(place: StudyPlace) -> tuple[Study, Cases]:
     """Return a study and its frozen cases by split, which are those that it declares."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     return study, {split: list(cases.values()) for split, cases in freeze.verify(study, place).cases.items()}
 
 

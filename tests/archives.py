@@ -13,7 +13,7 @@ import pytest
 from commands import call, tiny
 from factories import STUDY_YAML
 
-from studytool import freeze, pipeline, timing
+from studytool import freeze, opening, pipeline, timing
 from studytool.layout import StudyPlace
 from studytool.model import Split
 
@@ -146,7 +146,7 @@ def earlier_study(root: Path, name: str, text: str = STUDY_YAML) -> StudyPlace:
     for folder in (place.folder, place.frozen):
         shutil.rmtree(folder, ignore_errors=True)
     finished.declare(root, text.replace("name: tiny", f"name: {name}"), name)
-    freeze.freeze(pipeline.open_study(place), place, [], "c0ffee")
+    freeze.freeze(opening.open_study(place), place, [], "c0ffee")
     return place
 
 
@@ -157,11 +157,11 @@ def full_study(root: Path, *earlier: str) -> StudyPlace:
     """Return a study that went the whole path, started by a driver, disjoint from earlier ones that are here, too."""
     manifests = [earlier_study(root, name).manifest for name in earlier]
     place = finished.declare(root)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     freeze.freeze(study, place, manifests, "c0ffee")
     driver = root / "full_study.py"
     driver.write_bytes(DRIVER)
-    job = pipeline.job_of(study, place, "bf16", Split.TRAIN)
+    job = opening.job_of(study, place, "bf16", Split.TRAIN)
     timing.note_driver(job, finished.hooks().now, driver)
     driver.unlink()
     with pytest.MonkeyPatch.context() as patch:

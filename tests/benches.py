@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from factories import STUDY_YAML, make_case
 
-from studytool import attempts, fingerprint, freeze, ledger, lines, measure, pipeline, schedule
+from studytool import attempts, fingerprint, freeze, ledger, lines, measure, opening, schedule
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
 from studytool.engine_terms import SIMULATED_NUMBERS
@@ -217,8 +217,8 @@ def make_job(root: Path, split: Split = Split.TRAIN, text: str = STUDY_YAML, dty
     if not place.study_yaml.exists():
         place.folder.mkdir(parents=True)
         place.study_yaml.write_text(text)
-        freeze.freeze(pipeline.open_study(place), place, [], "")
-    return pipeline.job_of(pipeline.open_study(place), place, dtype, split)
+        freeze.freeze(opening.open_study(place), place, [], "")
+    return opening.job_of(opening.open_study(place), place, dtype, split)
 
 
 def run(job: Job, reason: str = "", stop_after: int = 0) -> Attempt:

@@ -18,7 +18,7 @@ from bad_records import chained, values_of
 from clumsy import FILES, FOLDER, FROZEN, RECORDS, Change, Names
 from forger import Json, Tree
 
-from studytool import freeze, ledger, pipeline, schedule
+from studytool import freeze, ledger, opening, pipeline, reporting, schedule
 from studytool.digest import pretty, sha256
 from studytool.errors import StudyError
 from studytool.grid import expand
@@ -574,7 +574,7 @@ def _all_again(place: StudyPlace) -> Names:
     words = _sealed_again(place)
     job = forger.job_of(place)
     pipeline.score(job, finished.hooks().now)
-    pipeline.report(job)
+    reporting.report(job)
     return words
 
 
@@ -582,7 +582,7 @@ def _unlooked(place: StudyPlace) -> Names:
     """Take the look at the hold-out away, also from the report."""
     events = [event for event in forger.events_of(place) if event["event"] != "score"]
     forger.write_events(place, forger.rehashed(events))
-    pipeline.report(forger.job_of(place))
+    reporting.report(forger.job_of(place))
     return (f"{LEDGER}:",)
 
 
@@ -615,7 +615,7 @@ def _declared(old: str, new: str, *, step: int) -> Callable[[StudyPlace], Names]
         text = place.study_yaml.read_text()
         assert old in text
         place.study_yaml.write_text(text.replace(old, new, 1))
-        study = pipeline.open_study(place)
+        study = opening.open_study(place)
         words = [f"{FILES['study.yaml']}:"]
         if step == 1:
             for name, data in freeze.contents(study, place, expand(study)).items():
@@ -638,7 +638,7 @@ def _declared(old: str, new: str, *, step: int) -> Callable[[StudyPlace], Names]
 def refrozen(place: StudyPlace) -> None:
     """Freeze a study anew, over what was frozen."""
     shutil.rmtree(place.frozen)
-    freeze.freeze(pipeline.open_study(place), place, [], "")
+    freeze.freeze(opening.open_study(place), place, [], "")
 
 
 def retold(place: StudyPlace) -> None:
@@ -658,7 +658,7 @@ def resealed(place: StudyPlace) -> None:
 
 def reordered(place: StudyPlace) -> None:
     """Let every block have been timed in the order that the declaration of now asks for."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     for dtype in study.dtypes:
         for path in place.results(dtype).records.glob("*.jsonl"):
             values = values_of(path)
@@ -842,7 +842,7 @@ def twin() -> Tree:
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         benches.inline(patch)
         place = finished.declare(Path(root), text, "twin")
-        pipeline.run(pipeline.open_study(place), place, ("bf16",), finished.hooks())
+        pipeline.run(opening.open_study(place), place, ("bf16",), finished.hooks())
         return forger.tree_of(place.root)
 
 

@@ -11,7 +11,7 @@ import scripted
 from factories import make_case, make_fingerprint
 from scripted import FROST, SCRIPTED_YAML, Timed
 
-from studytool import lines, pipeline, predictions
+from studytool import lines, opening, predictions, reporting
 from studytool.layout import StudyPlace
 from studytool.model import Case, Plan, Record, Split, Status
 from studytool.planning.deviceless import Planner
@@ -146,7 +146,7 @@ def seen_study(
         scripted.write(place, Split.HOLDOUT, scripted.by_length(held_out))
         scripted.write(place, Split.ROUTING, lambda _case: Timed())
         scripted.score_of(place)
-        pipeline.report(pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.HOLDOUT))
+        reporting.report(opening.job_of(opening.open_study(place), place, "bf16", Split.HOLDOUT))
     return place
 
 

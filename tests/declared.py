@@ -11,7 +11,7 @@ import finished
 import pytest
 from benches import InlineProcess, inline, run
 
-from studytool import pipeline, timing
+from studytool import editing, opening, pipeline, timing
 from studytool.attempts import Job
 from studytool.layout import StudyPlace
 from studytool.measure import Measured, Request
@@ -144,9 +144,9 @@ def drawn(seed: int) -> Drawn:
 def make(one: Drawn, root: Path) -> StudyPlace:
     """Return the study after it went the whole path."""
     place, hooks = finished.declare(root, one.text, "declared"), finished.hooks()
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
-    jobs = [pipeline.job_of(study, place, dtype, Split.TRAIN) for dtype in study.dtypes]
+    jobs = [opening.job_of(study, place, dtype, Split.TRAIN) for dtype in study.dtypes]
     with pytest.MonkeyPatch.context() as patch:
         inline(patch)
         patch.setattr(os, "fsync", lambda _handle: None)  # nobody looks at these files after a power cut
@@ -159,7 +159,7 @@ def make(one: Drawn, root: Path) -> StudyPlace:
             pipeline.time(jobs[0], hooks, "the first was to warm the room")
         for job in jobs:
             pipeline.generate(job)
-            pipeline.apply_lines(job.results.lines, place.table, hooks.now)
+            editing.apply_lines(job.results.lines, place.table, hooks.now)
         if one.holdout_stop:
             _stopped(jobs[0]._replace(split=Split.HOLDOUT), one.holdout_stop)
         for split in sorted(one.again - {Split.TRAIN}):

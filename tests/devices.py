@@ -8,7 +8,7 @@ import pytest
 from benches import SIMULATED, inline, make_job, make_request, run
 from factories import make_record
 
-from studytool import measure, noise, pipeline, results, schedule, stats
+from studytool import editing, measure, noise, pipeline, results, schedule, stats
 from studytool.attempts import Job
 from studytool.engine_terms import SIMULATED_COSTS, SIMULATED_FAULTS, SIMULATED_NUMBERS
 from studytool.engines.simulated import Simulated, VirtualClock
@@ -67,5 +67,5 @@ def trained(root: Path, text: str) -> Job:
         run(job)
     job.results.study_json.write_bytes(results.train(job).data)
     pipeline.generate(job)
-    pipeline.apply_lines(job.results.lines, job.place.table, finished.hooks().now)
+    editing.apply_lines(job.results.lines, job.place.table, finished.hooks().now)
     return make_job(root, Split.HOLDOUT)

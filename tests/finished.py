@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from studytool import pipeline
+from studytool import opening, pipeline
 from studytool.layout import StudyPlace
 from studytool.pipeline import Hooks
 
@@ -62,7 +62,7 @@ def declare(root: Path, text: str = WHOLE_YAML, name: str = "whole") -> StudyPla
 def finish(root: Path) -> StudyPlace:
     """Return the place of a study that went the whole path below `root`."""
     place = declare(root)
-    pipeline.run(pipeline.open_study(place), place, ("bf16", "f16"), hooks())
+    pipeline.run(opening.open_study(place), place, ("bf16", "f16"), hooks())
     return place
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bad_records import chained, values_of
 
-from studytool import ledger, lines, pipeline, results
+from studytool import ledger, lines, opening, pipeline, results
 from studytool.attempts import Job
 from studytool.digest import canonical, digest, line_marks, sha256
 from studytool.errors import StudyError
@@ -74,7 +74,7 @@ def rehashed(events: list[Json]) -> list[Json]:
 
 def job_of(place: StudyPlace, split: Split = Split.HOLDOUT, dtype: str = "bf16") -> Job:
     """Return the job of a dtype's split."""
-    return pipeline.job_of(pipeline.open_study(place), place, dtype, split)
+    return opening.job_of(opening.open_study(place), place, dtype, split)
 
 
 def mend(place: StudyPlace, dtype: str = "bf16") -> None:
@@ -90,7 +90,7 @@ def mend(place: StudyPlace, dtype: str = "bf16") -> None:
 def tell(place: StudyPlace, dtype: str = "bf16") -> list[Json]:
     """Return a ledger's events, each telling of the files that are there, with no digest made anew."""
     own, events, table = place.results(dtype), events_of(place, dtype), lines.Text({}, {})
-    row = pipeline.open_study(place).row
+    row = opening.open_study(place).row
     for event in events:
         body, kind = event["body"], event["event"]
         if kind == "frozen":
@@ -113,7 +113,7 @@ def tell(place: StudyPlace, dtype: str = "bf16") -> list[Json]:
 
 def decide(place: StudyPlace) -> None:
     """Make study.json, the lines and the table anew, and let hold-out and routing name that table."""
-    study, table = pipeline.open_study(place), lines.Text({}, {})
+    study, table = opening.open_study(place), lines.Text({}, {})
     for dtype in study.dtypes:
         job = job_of(place, Split.TRAIN, dtype)
         job.results.study_json.write_bytes(results.train(job).data)
@@ -136,7 +136,7 @@ def say_together(place: StudyPlace) -> None:
     if not place.report.is_file():
         return
     all_sources = []
-    for dtype in pipeline.open_study(place).dtypes:
+    for dtype in opening.open_study(place).dtypes:
         job = job_of(place, Split.HOLDOUT, dtype)
         train = results.train(job._replace(split=Split.TRAIN))
         events = ledger.read(job.results.ledger)
@@ -160,7 +160,7 @@ def forge(place: StudyPlace, *, train: bool = False) -> None:
 
     With `train` also what is decided from the train split, and whatever follows from that.
     """
-    dtypes = pipeline.open_study(place).dtypes if train else ("bf16",)
+    dtypes = opening.open_study(place).dtypes if train else ("bf16",)
     for dtype in dtypes:
         mend(place, dtype)
     if train:

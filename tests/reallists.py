@@ -9,7 +9,7 @@ import functools
 import pytest
 from a100 import SQUARE, frozen, table_of
 
-from studytool import freeze, outlook, pipeline
+from studytool import freeze, opening, outlook
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
 from studytool.model import Split
@@ -31,7 +31,7 @@ BOARDS = {"8.0": "a100-sxm4-40gb", "9.0": "h200", "10.0": "b200", "12.0": "rtx-p
 @functools.cache
 def expected(place: StudyPlace, board: str, version: str, *, table: bool) -> list[Expected]:
     """Return what a study's cases would run on a board under a version, each planned once."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     cases, here = freeze.verify(study, place).cases, boards.load(board)
     with Planner(here, wanted(version), study.base) as planner:
         return outlook.expect(study, cases, planner, here, TABLE if table else lookup.EMPTY, lambda *_: None)

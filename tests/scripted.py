@@ -10,7 +10,7 @@ import pytest
 from factories import ORDERS, make_fingerprint, make_leg, make_record, make_session
 
 import studytool
-from studytool import attempts, freeze, jsonl, lines, pipeline, results, schedule, timing
+from studytool import attempts, editing, freeze, jsonl, lines, opening, pipeline, results, schedule, timing
 from studytool.digest import sha256
 from studytool.grid import case_digest
 from studytool.layout import StudyPlace
@@ -114,7 +114,7 @@ def write(
     place: StudyPlace, split: Split, script: Script, attempt: int = 1, stop_after: int = 0, **changes: Any
 ) -> Path:
     """Write the one session of an attempt as the script says, seal it, and return its file."""
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", split)
+    job = opening.job_of(opening.open_study(place), place, "bf16", split)
     data, _ = attempts.table_in_force(place, split)
     session = make_session(
         study=job.study.name,
@@ -154,15 +154,15 @@ def slow_train(case: Case) -> Timed:
 def prepare(root: Path, text: str = SCRIPTED_YAML, fitted: Script = train) -> StudyPlace:
     """Return a study that is frozen, trained and applied, whose hold-out is still to be timed."""
     place = finished.declare(root, text, "scripted")
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studytool, "__version__", "0.0.0")
         freeze.freeze(study, place, [], "")
     write(place, Split.TRAIN, fitted)
-    job = pipeline.job_of(study, place, "bf16", Split.TRAIN)
+    job = opening.job_of(study, place, "bf16", Split.TRAIN)
     job.results.study_json.write_bytes(results.train(job).data)
     pipeline.generate(job)
-    pipeline.apply_lines(job.results.lines, place.table, finished.hooks().now)
+    editing.apply_lines(job.results.lines, place.table, finished.hooks().now)
     return place
 
 
@@ -178,7 +178,7 @@ def scored(
 
 def score_of(place: StudyPlace) -> dict[str, Any]:
     """Return the score of a study, and write it."""
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.HOLDOUT)
+    job = opening.job_of(opening.open_study(place), place, "bf16", Split.HOLDOUT)
     return pipeline.score(job, finished.hooks().now)
 
 

@@ -13,7 +13,7 @@ from bad_records import chained, values_of
 from benches import InlineProcess
 from factories import make_leg, make_record
 
-from studytool import looks, pipeline, results, stats
+from studytool import editing, looks, pipeline, results, stats
 from studytool.attempts import Job
 from studytool.looks import FIRST_LOOK, Look
 from studytool.measure import Measured, Request
@@ -175,7 +175,7 @@ def applied(job: Job) -> None:
     """Time what is missing of a job's train split and put its lines into the study's table."""
     pipeline.time(job, finished.hooks())
     pipeline.generate(job)
-    pipeline.apply_lines(job.results.lines, job.place.table, finished.hooks().now)
+    editing.apply_lines(job.results.lines, job.place.table, finished.hooks().now)
 
 
 def told(job: Job) -> list[tuple[object, ...]]:

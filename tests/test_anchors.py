@@ -18,7 +18,7 @@ from factories import STUDY_YAML, make_case, make_leg, make_record, make_study
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studytool import attempts, boards, pipeline, replay, results, stats, studyfile
+from studytool import attempts, boards, editing, opening, pipeline, replay, reporting, results, stats, studyfile
 from studytool.boards import Anchor
 from studytool.engines.simulated import WHICH_BOARD
 from studytool.errors import StudyFileError
@@ -224,7 +224,7 @@ def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
 def frozen(root: Path, text: str = SHARED_YAML) -> StudyPlace:
     """Return the place of a study that is frozen below root."""
     place = finished.declare(root, text)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     return place
 
 
@@ -252,15 +252,15 @@ def walk(place: StudyPlace, train: Sequence[str], holdout: Sequence[str]) -> dic
             assert time(place, "--split", split, board=names[0]).code == 0
         if split is Split.TRAIN:
             pipeline.generate(job)
-            pipeline.apply_lines(job.results.lines, place.table, hooks.now)
+            editing.apply_lines(job.results.lines, place.table, hooks.now)
     scored = pipeline.score(job._replace(split=Split.HOLDOUT), hooks.now)
-    pipeline.report(job._replace(split=Split.HOLDOUT))
+    reporting.report(job._replace(split=Split.HOLDOUT))
     return dict(json.loads(json.dumps(scored)))
 
 
 def failing(place: StudyPlace) -> dict[str, str]:
     """Return what a replay finds wrong, or cannot say, by check."""
-    found = replay.replay(pipeline.open_study(place), place)
+    found = replay.replay(opening.open_study(place), place)
     return {check.name: check.figure for check in found if check.state in {replay.FAIL, replay.UNSAID}}
 
 

@@ -16,7 +16,7 @@ import finished
 import pytest
 from commands import Said, call, tiny
 
-from studytool import bundle, pipeline, timing
+from studytool import bundle, opening, timing
 from studytool.digest import pretty, sha256
 from studytool.errors import LedgerError
 from studytool.layout import StudyPlace
@@ -113,7 +113,7 @@ def test_an_archive_tells_neither_times_nor_owners(own: StudyPlace, tmp_path: Pa
     """The gzip header has no time and no name; the tar is USTAR, sorted, plain, of nobody, at time 0 and mode 0644."""
     long = tmp_path / ("a" * 80)
     long.write_text("#!/bin/sh\n")
-    job = pipeline.job_of(pipeline.open_study(own), own, "bf16", Split.TRAIN)
+    job = opening.job_of(opening.open_study(own), own, "bf16", Split.TRAIN)
     timing.note_driver(job, finished.hooks().now, long)
     archive = pack(own, tmp_path / "study.tar.gz")
     body = gzip.decompress(archive)
@@ -424,7 +424,7 @@ def test_any_driver_that_can_be_kept_is_packed(own: StudyPlace, tmp_path: Path, 
     """A script whose copy the study keeps, whatever its name, does not keep the study from being packed."""
     script = tmp_path / letters
     script.write_text("#!/bin/sh\n")
-    job = pipeline.job_of(pipeline.open_study(own), own, "bf16", Split.TRAIN)
+    job = opening.job_of(opening.open_study(own), own, "bf16", Split.TRAIN)
     try:
         timing.note_driver(job, finished.hooks().now, script)
     except LedgerError:

@@ -17,7 +17,7 @@ from archives import ended, gz
 from commands import Said, call
 from factories import STUDY_YAML
 
-from studytool import bundle, freeze, pipeline
+from studytool import bundle, freeze, opening
 from studytool import replay as replaying
 from studytool.digest import pretty, sha256
 from studytool.errors import FrozenError, StudyError
@@ -382,7 +382,7 @@ def test_an_archive_of_any_name_is_told_on_one_line(archive: Path, tmp_path: Pat
 
 def disjoint_of(place: StudyPlace) -> tuple[str, str]:
     """Return what the replay of a folder says of what its hold-out is disjoint from."""
-    checks = replaying.replay(pipeline.open_study(place), place)
+    checks = replaying.replay(opening.open_study(place), place)
     (found,) = [check for check in checks if check.name == "disjoint"]
     return found.state, found.figure
 
@@ -392,7 +392,7 @@ def pair(tmp_path: Path) -> StudyPlace:
     """Return a frozen study whose hold-out was held against an earlier one that is beside it."""
     earlier = archives.earlier_study(tmp_path, "earlier")
     place = finished.declare(tmp_path)
-    freeze.freeze(pipeline.open_study(place), place, [earlier.manifest], "c0ffee")
+    freeze.freeze(opening.open_study(place), place, [earlier.manifest], "c0ffee")
     return place
 
 
@@ -470,7 +470,7 @@ def test_splits_that_share_a_case_are_found(tmp_path: Path, monkeypatch: pytest.
     text = text.replace("    differs: [s_kv, h_q]\n", "").replace("dtypes: [bf16, f16]", "dtypes: [bf16]")
     place = finished.declare(tmp_path, text.replace(F16_GRID, ""))
     monkeypatch.setattr(freeze, "_check_disjoint", lambda _study, _cases: None)
-    freeze.freeze(pipeline.open_study(place), place, [], "c0ffee")
+    freeze.freeze(opening.open_study(place), place, [], "c0ffee")
 
     assert disjoint_of(place) == ("FAIL", "1 holdout cases are train cases, such as sdpa_fwd bf16 b1 h4 d64 S64")
 

@@ -17,7 +17,7 @@ import scripted
 from bad_records import values_of
 from scripted import FROST, Timed
 
-from studytool import freeze, pipeline, replay, results
+from studytool import editing, freeze, opening, pipeline, replay, reporting, results
 from studytool.digest import pretty, sha256
 from studytool.errors import StudyError
 from studytool.grid import expand
@@ -37,7 +37,7 @@ BUSY = "the board was busy"
 
 def checks_of(place: StudyPlace) -> dict[str, replay.Check]:
     """Return what a replay says, by the name of the check."""
-    return {check.name: check for check in replay.replay(pipeline.open_study(place), place, ("bf16",))}
+    return {check.name: check for check in replay.replay(opening.open_study(place), place, ("bf16",))}
 
 
 def failing(place: StudyPlace) -> dict[str, str]:
@@ -56,7 +56,7 @@ def attempted(place: StudyPlace, *hold_outs: scripted.Script) -> str:
 def reported(place: StudyPlace) -> str:
     """Score a study, report it, and return the report."""
     pipeline.score(forger.job_of(place), finished.hooks().now)
-    return pipeline.report(forger.job_of(place))
+    return reporting.report(forger.job_of(place))
 
 
 def apply_other(place: StudyPlace, margin_ppm: int = 50_000, scope: str = "box") -> None:
@@ -64,7 +64,7 @@ def apply_other(place: StudyPlace, margin_ppm: int = 50_000, scope: str = "box")
     train = results.train(forger.job_of(place, Split.TRAIN))
     path = place.root / "other.txt"
     path.write_text(results.lines_of(train, margin_ppm, scope).text)
-    pipeline.apply_lines(path, place.table, finished.hooks().now)
+    editing.apply_lines(path, place.table, finished.hooks().now)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_fit_after_a_look_is_told(place: StudyPlace) -> None:
     """Other entries after a score make the hold-out SPENT, by the line of the ledger; so do the old ones again."""
     attempted(place, PASSES)
     apply_other(place)
-    pipeline.apply_lines(_declared_lines(place), place.table, finished.hooks().now)
+    editing.apply_lines(_declared_lines(place), place.table, finished.hooks().now)
     told = f"SPENT, not out-of-sample: line 7 of the ledger {LOOK}"
     before = failing(place)
     text = reported(place)
@@ -186,7 +186,7 @@ def run_it(root: Path, name: str, when: str, *edits: tuple[str, str], dtype: str
     """Return a study with parts of its text replaced that went the whole path for one dtype at a time."""
     place = declare(root, name, *edits)
     with in_process():
-        pipeline.run(pipeline.open_study(place), place, (dtype,), hooks_at(when))
+        pipeline.run(opening.open_study(place), place, (dtype,), hooks_at(when))
     return place
 
 
@@ -208,13 +208,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> StudyPlace:
 def test_a_fit_after_a_hold_out_that_was_killed_is_told(tmp_path: Path) -> None:
     """A hold-out that was killed has lines that no ledger tells of yet; entries that change then make it SPENT."""
     place = declare(tmp_path, "small")
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
     job, hooks = forger.job_of(place, Split.TRAIN), finished.hooks()
     with in_process():
         pipeline.time(job, hooks)
         pipeline.generate(job)
-        pipeline.apply_lines(job.results.lines, place.table, hooks.now)
+        editing.apply_lines(job.results.lines, place.table, hooks.now)
         benches.stopped(job._replace(split=Split.HOLDOUT), 4)
         apply_other(place)
         pipeline.time(job._replace(split=Split.HOLDOUT), hooks, "it was killed")
@@ -242,7 +242,7 @@ def test_a_table_changed_by_hand_after_a_look_is_told(place: StudyPlace) -> None
 
     assert failing(place)["table"] == "studies/scripted/table.py:13: not the table that was applied last"
     with pytest.raises(StudyError, match="timed with other entries than the table has now"):
-        pipeline.report(forger.job_of(place))
+        reporting.report(forger.job_of(place))
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["of no lines", "of lines that were replaced"])
@@ -292,18 +292,18 @@ def test_a_declaration_changed_after_timing_is_told(place: StudyPlace, old: str,
     place.study_yaml.write_text(text.replace(old, new))
     if refrozen:
         shutil.rmtree(place.frozen)
-        freeze.freeze(pipeline.open_study(place), place, [], "")
+        freeze.freeze(opening.open_study(place), place, [], "")
     found = failing(place)
 
     if refrozen:
         assert found["ledger"].startswith("frozen_cases/scripted/MANIFEST.json:")
         assert found["ledger"].endswith(": changed since the ledger began")
         with pytest.raises(StudyError, match=r"records/.+-01-001\.jsonl:[12]: "):
-            pipeline.report(forger.job_of(place))
+            reporting.report(forger.job_of(place))
     else:
         assert "frozen files" in found
         with pytest.raises(StudyError, match=r"^studies/scripted/study\.yaml: changed since it was frozen"):
-            pipeline.report(forger.job_of(place))
+            reporting.report(forger.job_of(place))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def _by_routing(root: Path, when: str) -> StudyPlace:
 def _partly(root: Path, when: str) -> StudyPlace:
     """Return another study that was stopped after every case of its train split was timed once."""
     place = declare(root, "other", SHARED, OWN)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     with in_process(), contextlib.suppress(KeyboardInterrupt):
         pipeline.time(forger.job_of(place, Split.TRAIN), hooks_at(when)._replace(progress=_stop_after(4)))
     return place
@@ -367,7 +367,7 @@ def _stop_after(lines: int) -> Callable[[str, object], None]:
 
 def _never(root: Path, when: str) -> StudyPlace:  # noqa: ARG001 - nothing is timed
     place = declare(root, "other", SHARED, OWN)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     return place
 
 
@@ -539,13 +539,13 @@ def test_an_attempt_that_was_taken_away_is_told(place: StudyPlace) -> None:
 def test_every_attempt_says_why(tmp_path: Path) -> None:
     """Of three attempts, the reasons of the second and of the third are in the check list and in the report."""
     place = declare(tmp_path, "small")
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     job, hooks = forger.job_of(place, Split.TRAIN), finished.hooks()
     holdout = job._replace(split=Split.HOLDOUT)
     with in_process():
         pipeline.time(job, hooks)
         pipeline.generate(job)
-        pipeline.apply_lines(job.results.lines, place.table, hooks.now)
+        editing.apply_lines(job.results.lines, place.table, hooks.now)
         benches.stopped(holdout, 2)
         with contextlib.suppress(KeyboardInterrupt):
             pipeline.time(holdout, hooks._replace(progress=_stop_after(3)), "the fan stood still")
@@ -579,7 +579,7 @@ def test_routing_planned_again_until_it_kept_its_plans_is_told(place: StudyPlace
 def frozen_by_hand(root: Path, *edits: tuple[str, str], **manifest: object) -> StudyPlace:
     """Return a study frozen as no `freeze` would: nothing is held against anything."""
     place = declare(root, "small", *edits)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     cases = expand(study)
     files = freeze.contents(study, place, cases)
     told = freeze.Manifest(
@@ -625,7 +625,7 @@ def test_splits_that_overlap_are_told(tmp_path: Path, old: str, new: str, said: 
 
 def _earlier(root: Path, *edits: tuple[str, str]) -> StudyPlace:
     place = declare(root, "earlier", *edits)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     return place
 
 

@@ -17,7 +17,7 @@ from benches import make_request, patch_worker
 from commands import Said, call, tree
 from factories import make_case
 
-from studytool import pipeline, results
+from studytool import opening, results
 from studytool.attempts import Attempt, Job
 from studytool.digest import sha256
 from studytool.engines.base import Terms
@@ -109,7 +109,7 @@ def declared(root: Path, text: str) -> StudyPlace:
 
 def job_of(place: StudyPlace, split: Split) -> Job:
     """Return the job of a split."""
-    return pipeline.job_of(pipeline.open_study(place), place, "bf16", split)
+    return opening.job_of(opening.open_study(place), place, "bf16", split)
 
 
 def attempt_of(place: StudyPlace, split: Split) -> Attempt:

@@ -10,7 +10,7 @@ import stopping
 from benches import InlineProcess
 from commands import Said, call, tree
 
-from studytool import pipeline
+from studytool import opening
 from studytool.layout import StudyPlace
 from studytool.model import Split
 
@@ -32,7 +32,7 @@ def declared(root: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple[str, str]
 def fitted(root: Path, monkeypatch: pytest.MonkeyPatch, *more: tuple[str, str]) -> StudyPlace:
     """Return such a study whose train split was timed and whose lines were applied."""
     place = declared(root, monkeypatch, *more)
-    stopping.applied(pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN))
+    stopping.applied(opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN))
     return place
 
 
@@ -133,7 +133,7 @@ def test_a_train_split_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Mon
     """A train split that runs into the deadline says how far it came, exit 3, goes on later, and ends complete."""
     place = declared(tmp_path, monkeypatch)
     counts = [_cut(place, "train", "1s") for _ in range(2)]
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN)
+    job = opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN)
     early = job.results.study_json.exists()
     last = timed(place, "train")
 
@@ -152,7 +152,7 @@ def test_a_deadline_ends_at_the_first_line_beyond_it(tmp_path: Path, monkeypatch
     """Virtual time is what lines took: all but the last one fit into the deadline."""
     place = declared(tmp_path, monkeypatch)
     timed(place, "train", "--deadline", "1s")
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN)
+    job = opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN)
     took_ns = [int(record.checks["took_ns"]) for record in benches.records(job)]
 
     assert sum(took_ns[:-1]) < 10**9 <= sum(took_ns)
@@ -162,7 +162,7 @@ def test_dtypes_share_one_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """With --dtype all the deadline is that of the whole call: the second dtype has what the first one left."""
     place = declared(tmp_path, monkeypatch, ("dtypes: [bf16]", "dtypes: [bf16, f16]"))
     call("time", place.folder, "--dtype", "bf16")
-    alone = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN)
+    alone = opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN)
     whole_s = stopping.spent_ns(alone) // 10**9
     said = call(
         "time", place.folder, "--dtype", "all", "--attempt", "new", "--reason", "again", "--deadline", f"{whole_s + 2}s"
@@ -178,7 +178,7 @@ def interrupted(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StudyPlace
     place = declared(root, monkeypatch, *STEEP)
     counts = [_cut(place, "train", "1s")]
     timed(place, "train", "--attempt", "new", "--reason", "the deadline came first")
-    stopping.applied(pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN))
+    stopping.applied(opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN))
     counts.append(_cut(place, "holdout", f"{int(predicted_s(place, 'holdout')) + 1}s"))
     return place, counts[0], counts[1]
 

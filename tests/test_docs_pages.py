@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 import studytool
-from studytool import bundle, checks, freeze, looks, pipeline
+from studytool import bundle, checks, freeze, looks, opening
 from studytool.cli import main
 from studytool.layout import StudyPlace
 from studytool.model import Protocol
@@ -200,7 +200,7 @@ def in_a_pull_request(folder: Path, archive: Path, posted: str) -> tuple[int, st
 @pytest.mark.slow
 def test_the_workflow_comments_what_a_replay_says(made: StudyPlace, tmp_path: Path) -> None:
     """The workflow's script comments the sentence and fails unless the study holds, run as GitHub's runners run it."""
-    study = pipeline.open_study(made)
+    study = opening.open_study(made)
     frozen = freeze.verify(study, made)
     archive = tmp_path / "whole.tar.gz"
     bundle.pack(study, made, frozen, archive, keep_host=True)

@@ -15,7 +15,7 @@ import stopping
 from click.testing import CliRunner
 from commands import Said, call
 
-from studytool import ledger, pipeline
+from studytool import ledger, opening, pipeline
 from studytool.attempts import Job
 from studytool.digest import sha256
 from studytool.layout import StudyPlace
@@ -47,8 +47,8 @@ def first_run(root: Path, monkeypatch: pytest.MonkeyPatch, lines: int = 5) -> Jo
     text = finished.WHOLE_YAML.replace("dtypes: [bf16, f16]", "dtypes: [bf16]")
     head, tail = text.split("      - {dtype: f16")
     place = finished.declare(root, head + tail.split("\n", 1)[1])
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.TRAIN)
+    pipeline.freeze_study(opening.open_study(place), place, [])
+    job = opening.job_of(opening.open_study(place), place, "bf16", Split.TRAIN)
     stopping.applied(job)
     holdout = job._replace(split=Split.HOLDOUT)
     if lines:

@@ -23,7 +23,7 @@ from commands import Said, call
 from disk import Disk, Fate, State
 from factories import STUDY_YAML, unchained, write_session
 
-from studytool import jsonl, ledger, lines, pipeline, results, timing
+from studytool import jsonl, ledger, lines, opening, pipeline, reporting, results, timing
 from studytool.attempts import Job
 from studytool.cli import terminal
 from studytool.cli.shared import budget_of
@@ -82,7 +82,7 @@ def api(run: Callable[[], object]) -> Said:
 
 def job_of(place: StudyPlace, split: Split = Split.TRAIN, dtype: str = "bf16") -> Job:
     """Return a job of the study."""
-    return pipeline.job_of(pipeline.open_study(place), place, dtype, split)
+    return opening.job_of(opening.open_study(place), place, dtype, split)
 
 
 def timed(place: StudyPlace, split: str = "train", dtype: str = "bf16", *more: object) -> Said:
@@ -149,7 +149,7 @@ def quick() -> Iterator[None]:
         patch.setattr(terminal, "now", lambda: NOW)
         patch.setattr("studytool.cli.reviewing.now", lambda: NOW)
         patch.setattr(pipeline, "git_commit", lambda _folder: "")
-        patch.setattr(pipeline, "drawable", lambda: True)
+        patch.setattr(reporting, "drawable", lambda: True)
         patch.setattr(results, "page_of", lambda *_found: "a page, which takes its time to draw\n")
         patch.setattr(os, "fsync", lambda _handle: None)
         yield
@@ -853,7 +853,7 @@ BACKWARDS = [f"20{year}-06-01T00:00:00+00:00" for year in range(60, 20, -1)]
 def test_a_clock_may_be_wrong(place: StudyPlace, stages: dict[str, State], times: list[str]) -> None:
     """Whatever the clock says between sessions, events and commands, a study goes its way, and its replay holds."""
     begin(place, stages["declared"])
-    study, clock = pipeline.open_study(place), Clock(*times)
+    study, clock = opening.open_study(place), Clock(*times)
 
     def stop(_name: str, step: Progress) -> None:
         if step.done == 2:
@@ -878,7 +878,7 @@ def test_a_deadline_goes_by_a_clock_that_nobody_sets(
     """A real device's deadline is as far away as it was, however the machine's time is set meanwhile."""
     begin(place, stages["declared"])
     monkeypatch.setattr(time, "monotonic_ns", lambda: 5)
-    budget = budget_of(msgspec.structs.replace(pipeline.open_study(place), engine="torch_sdpa"), "10s")
+    budget = budget_of(msgspec.structs.replace(opening.open_study(place), engine="torch_sdpa"), "10s")
     assert budget is not None
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(time, "time_ns", lambda: 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import finished
 from commands import call
 
-from studytool import freeze, jsonl, lines, pipeline, results
+from studytool import freeze, jsonl, lines, opening, pipeline, results
 from studytool.fit import Fit
 from studytool.layout import StudyPlace
 from studytool.model import Split, Verdict
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def outcomes(place: StudyPlace, dtype: str) -> Fit:
     """Return what the fit decided for a dtype."""
     path = place.results(dtype).study_json
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     train = results.study_json(path.read_bytes(), "study.json")
     return results.lines_of(train, study.decide.margin_ppm, study.decide.scope)
 
@@ -49,7 +49,7 @@ def test_every_train_case_is_answered_as_the_fit_decided(made: StudyPlace) -> No
 def test_every_hold_out_record_holds_the_answer_of_the_applied_table(made: StudyPlace) -> None:
     """What the score used is what the table says, and auto ran the plan that follows from it."""
     table = lookup.load(made.table)
-    job = pipeline.job_of(pipeline.open_study(made), made, "bf16", Split.HOLDOUT)
+    job = opening.job_of(opening.open_study(made), made, "bf16", Split.HOLDOUT)
     records = [record for file in jsonl.read_all(job.results.records, made.root) for record in file.records]
     holdout = [record for record in records if record.split is Split.HOLDOUT]
 
@@ -86,7 +86,7 @@ def test_the_known_ratio_is_recovered(made: StudyPlace) -> None:
 def test_running_again_changes_nothing(whole: StudyPlace) -> None:
     """All steps done again find everything done: no new line, event or byte."""
     before = {path: path.read_bytes() for path in whole.root.rglob("*") if path.is_file()}
-    pipeline.run(pipeline.open_study(whole), whole, ("bf16", "f16"), finished.hooks())
+    pipeline.run(opening.open_study(whole), whole, ("bf16", "f16"), finished.hooks())
     after = {path: path.read_bytes() for path in whole.root.rglob("*") if path.is_file()}
 
     assert after == before
@@ -105,7 +105,7 @@ def test_the_committed_studies_are_frozen_as_declared() -> None:
     for name in ("cpu_sdpa", "cpu_smoke"):
         place = StudyPlace(root, name)
 
-        assert freeze.check(pipeline.open_study(place), place)[1] == []
+        assert freeze.check(opening.open_study(place), place)[1] == []
 
 
 def test_the_study_that_is_committed_with_its_records_holds() -> None:

@@ -21,7 +21,7 @@ from factories import make_case, make_fingerprint, make_leg, make_record, make_s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studytool import export, pipeline
+from studytool import export, opening, pipeline
 from studytool.attempts import Attempt, Job
 from studytool.cli import exporting, main
 from studytool.errors import CannotSayError, StudyError
@@ -59,7 +59,7 @@ def refused(place: StudyPlace, *args: object, kind: type[StudyError] = StudyErro
 
 def attempts_of(place: StudyPlace, *splits: Split, dtype: str = "bf16") -> list[Taken]:
     """Return what is exported of a study."""
-    return export.last_attempts(export.jobs(pipeline.open_study(place), place, (dtype,), splits or WIDE))
+    return export.last_attempts(export.jobs(opening.open_study(place), place, (dtype,), splits or WIDE))
 
 
 def taken(*records: Record, cases: Iterable[Case] = (), **session: Any) -> Taken:
@@ -400,7 +400,7 @@ def test_a_dtype_or_a_split_that_is_not_there_is_one_line(tmp_path: Path) -> Non
         "  routing:\n    cases:\n      - {s_kv: 512, h_q: 4, d_qk: 64, bias: learned}\n", ""
     )
     place = finished.declare(tmp_path, text.replace("  - routing_changed == 0\n", ""))
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
 
     assert refused(place, "--format", "csv", dtype="f32") == "--dtype: found f32; expected bf16, f16 or all"
     assert refused(place, "--format", "csv", "--split", "routing") == (

@@ -19,7 +19,20 @@ from commands import call
 from factories import STUDY_YAML, watch_disk
 from stopping import small
 
-from studytool import attempts, costs, fingerprint, fleet, jsonl, ledger, measure, pipeline, replay, timing
+from studytool import (
+    attempts,
+    costs,
+    editing,
+    fingerprint,
+    fleet,
+    jsonl,
+    ledger,
+    measure,
+    pipeline,
+    replay,
+    reporting,
+    timing,
+)
 from studytool.attempts import Attempt, Job
 from studytool.board_events import Answered, Boards, Came, Lost
 from studytool.costs import Budget
@@ -325,10 +338,10 @@ def test_routing_and_holdout_are_shared_out(tmp_path: Path) -> None:
         pipeline.time(own, hooks, boards=Cluster(own, "ab"))
         if split is Split.TRAIN:
             pipeline.generate(job)
-            pipeline.apply_lines(job.results.lines, job.place.table, hooks.now)
+            editing.apply_lines(job.results.lines, job.place.table, hooks.now)
     holdout = job._replace(split=Split.HOLDOUT)
     scored = pipeline.score(holdout, hooks.now)
-    pipeline.report(holdout)
+    reporting.report(holdout)
 
     assert failing(job) == []
     assert len(scored["boards"]["boards"]) == 2

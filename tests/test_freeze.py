@@ -13,7 +13,7 @@ from factories import STUDY_YAML
 from finished import WHOLE_YAML
 
 import studytool
-from studytool import files, freeze, pipeline
+from studytool import files, freeze, opening
 from studytool.digest import canonical, pretty, sha256
 from studytool.errors import FrozenError, StudyError
 from studytool.layout import StudyPlace
@@ -29,7 +29,7 @@ def declared(root: Path, text: str = STUDY_YAML, name: str = "tiny") -> StudyPla
 
 def freeze_it(place: StudyPlace, *exclude: Path) -> str:
     """Freeze a study and return the line to post."""
-    return freeze.freeze(pipeline.open_study(place), place, list(exclude), "c0ffee")
+    return freeze.freeze(opening.open_study(place), place, list(exclude), "c0ffee")
 
 
 def frozen(root: Path, text: str = STUDY_YAML, name: str = "tiny") -> StudyPlace:
@@ -41,7 +41,7 @@ def frozen(root: Path, text: str = STUDY_YAML, name: str = "tiny") -> StudyPlace
 
 def check(place: StudyPlace) -> list[str]:
     """Return everything that differs from what was frozen."""
-    return freeze.check(pipeline.open_study(place), place)[1]
+    return freeze.check(opening.open_study(place), place)[1]
 
 
 def manifest_of(place: StudyPlace) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def test_a_changed_byte_of_any_line_is_named(tmp_path: Path, name: str) -> None:
         assert said, (name, number)
         assert name == "MANIFEST.json" or said[0].startswith(f"frozen_cases/tiny/{name}:{number}: differs from what")
         with pytest.raises(FrozenError):
-            freeze.verify(pipeline.open_study(place), place)
+            freeze.verify(opening.open_study(place), place)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_frozen_cases_are_found_by_dtype_and_split(tmp_path: Path) -> None:
     """What verify returns has the cases of one dtype and split by their digests; no case of a dtype that has none."""
     place = frozen(tmp_path)
-    found = freeze.verify(pipeline.open_study(place), place)
+    found = freeze.verify(opening.open_study(place), place)
     lines = (place.frozen / "bf16.train.jsonl").read_bytes().splitlines()
 
     assert list(found.of("bf16", Split.TRAIN)) == [sha256(line) for line in lines]
@@ -264,7 +264,7 @@ def test_cases_of_a_dtype_and_split_are_picked_once(tmp_path: Path) -> None:
     """Asked again, for every line of a split, the same mapping comes back: no line costs as much as there are cases."""
     place = tiny(tmp_path)
     call("freeze", place.folder)
-    frozen = freeze.verify(pipeline.open_study(place), place)
+    frozen = freeze.verify(opening.open_study(place), place)
 
     assert frozen.of("bf16", Split.TRAIN) is frozen.of("bf16", Split.TRAIN)
     assert frozen.of("bf16", Split.TRAIN) == frozen.cases[Split.TRAIN]

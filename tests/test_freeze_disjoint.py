@@ -9,7 +9,7 @@ import finished
 import pytest
 from factories import STUDY_YAML
 
-from studytool import freeze, pipeline
+from studytool import freeze, opening
 from studytool.digest import pretty, sha256
 from studytool.errors import FrozenError
 from studytool.layout import StudyPlace
@@ -25,7 +25,7 @@ def declared(root: Path, text: str = STUDY_YAML, name: str = "tiny") -> StudyPla
 
 def freeze_it(place: StudyPlace, *exclude: Path) -> str:
     """Freeze a study and return the line to post."""
-    return freeze.freeze(pipeline.open_study(place), place, list(exclude), "c0ffee")
+    return freeze.freeze(opening.open_study(place), place, list(exclude), "c0ffee")
 
 
 def frozen(root: Path, text: str, name: str) -> StudyPlace:
@@ -79,7 +79,7 @@ def test_an_excluded_study_is_recorded(tmp_path: Path) -> None:
     freeze_it(place, earlier.manifest)
 
     assert manifest_of(place)["disjoint_from"] == [{"name": "earlier", "sha256": sha256(earlier.manifest.read_bytes())}]
-    assert freeze.check(pipeline.open_study(place), place)[1] == []
+    assert freeze.check(opening.open_study(place), place)[1] == []
 
 
 @pytest.mark.parametrize("split", ["train", "holdout"])

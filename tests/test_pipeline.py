@@ -12,7 +12,7 @@ from factories import STUDY_YAML
 from scripted import HOLDOUT, Timed
 
 import studytool
-from studytool import demo, ledger, pipeline, replay
+from studytool import demo, editing, ledger, opening, pipeline, replay
 from studytool.errors import CannotSayError, StudyError, StudyFileError, TableError
 from studytool.layout import StudyPlace
 from studytool.model import Split
@@ -29,7 +29,7 @@ def test_run_does_the_steps_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     place = tiny(tmp_path)
     said: list[str] = []
     hooks = finished.hooks()._replace(say=said.append)
-    scores = pipeline.run(pipeline.open_study(place), place, ("bf16",), hooks)
+    scores = pipeline.run(opening.open_study(place), place, ("bf16",), hooks)
 
     assert events(place) == ["frozen", "session", "apply", "session", "session", "score"]
     assert [event.body.get("file") for event in ledger.read(place.results("bf16").ledger)] == [
@@ -49,7 +49,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     """Stopped after any line, the next run measures what is missing, once, and ends with a score."""
     benches.inline(monkeypatch)
     place = tiny(tmp_path)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     done: list[int] = []
 
     def stop(_name: str, _step: object) -> None:
@@ -69,11 +69,11 @@ def test_progress_names_the_step_and_the_case(tmp_path: Path, monkeypatch: pytes
     """Each line that was measured is reported with its step, its number, the total and the case."""
     benches.inline(monkeypatch)
     place = tiny(tmp_path)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
     seen: list[tuple[str, int, int, str]] = []
     hooks = finished.hooks()._replace(progress=lambda name, step: seen.append((name, *step[:3])))
-    said = pipeline.time(pipeline.job_of(study, place, "bf16", Split.TRAIN), hooks)
+    said = pipeline.time(opening.job_of(study, place, "bf16", Split.TRAIN), hooks)
 
     assert said == "bf16 train: attempt 1, 18 of 18 lines"
     assert [(name, done, total) for name, done, total, _ in seen] == [("bf16 train", n, 18) for n in range(1, 19)]
@@ -84,10 +84,10 @@ def test_a_split_without_cases_is_done(tmp_path: Path) -> None:
     """A study without routing cases has nothing to time there."""
     text = STUDY_YAML.replace("  routing:\n    cases:\n      - {s_kv: 128, h_q: 4, d_qk: 64, layout: strided}\n", "")
     place = finished.declare(tmp_path, text, "tiny")
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
 
-    job = pipeline.job_of(study, place, "bf16", Split.ROUTING)
+    job = opening.job_of(study, place, "bf16", Split.ROUTING)
 
     assert pipeline.time(job, finished.hooks()) == "bf16 routing: no cases"
     assert not place.results("bf16").folder.exists()
@@ -113,12 +113,12 @@ def test_bad_records_are_never_sealed(whole: StudyPlace) -> None:
     """A file that does not belong is refused before the ledger, which only grows, is told of it."""
     records = whole.results("bf16").records
     (records / "routing-09-001.jsonl").write_bytes((whole.results("f16").records / "routing-01-001.jsonl").read_bytes())
-    study = pipeline.open_study(whole)
+    study = opening.open_study(whole)
     before = tree(whole.root)
     with pytest.raises(StudyError, match=r"routing-09-001\.jsonl:1: "):
-        pipeline.time(pipeline.job_of(study, whole, "bf16", Split.TRAIN), finished.hooks())
+        pipeline.time(opening.job_of(study, whole, "bf16", Split.TRAIN), finished.hooks())
     with pytest.raises(StudyError, match=r"routing-09-001\.jsonl:1: "):
-        pipeline.score(pipeline.job_of(study, whole, "bf16", Split.HOLDOUT), finished.hooks().now)
+        pipeline.score(opening.job_of(study, whole, "bf16", Split.HOLDOUT), finished.hooks().now)
 
     assert tree(whole.root) == before
 
@@ -126,7 +126,7 @@ def test_bad_records_are_never_sealed(whole: StudyPlace) -> None:
 def test_another_table_tells_no_ledger(whole: StudyPlace) -> None:
     """Lines that go into a table which is no study's change that table alone."""
     before = tree(whole.root)
-    pipeline.apply_lines(whole.results("bf16").lines, whole.root / "table.py", finished.hooks().now)
+    editing.apply_lines(whole.results("bf16").lines, whole.root / "table.py", finished.hooks().now)
 
     assert tree(whole.root).items() - before.items() == {("table.py", tree(whole.root)["table.py"])}
 
@@ -137,7 +137,7 @@ def test_another_study_s_lines_are_refused(whole: StudyPlace, tmp_path: Path) ->
     path.write_text(whole.results("bf16").lines.read_text().replace('"study":"whole"', '"study":"half"'))
 
     with pytest.raises(TableError, match=r"lines\.txt:1: found lines of study half, bf16; expected study whole, bf16 "):
-        pipeline.apply_lines(path, whole.table, finished.hooks().now)
+        editing.apply_lines(path, whole.table, finished.hooks().now)
 
 
 def test_the_commit_is_the_checkout_s(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from benches import InlineProcess, inline, run
 from factories import ORDERS
 from scripted import BACKEND, FROST, Timed
 
-from studytool import fit, freeze, jsonl, looks, noise, pipeline, replay, results, stats
+from studytool import editing, fit, freeze, jsonl, looks, noise, opening, pipeline, replay, results, stats
 from studytool.attempts import Job
 from studytool.engine_terms import SIMULATED_FAULTS
 from studytool.engines import simulated
@@ -270,7 +270,7 @@ class Made(NamedTuple):
 
     def job(self, split: Split) -> Job:
         """Return the job of a split."""
-        return pipeline.job_of(self.study, self.place, self.dtype, split)
+        return opening.job_of(self.study, self.place, self.dtype, split)
 
     def plainly(self) -> tuple[Json, Json]:
         """Return what study.json and score.json should say."""
@@ -287,7 +287,7 @@ class Made(NamedTuple):
 def make(one: Drawn, root: Path) -> Made:
     """Return a study after it was timed and scored."""
     place = finished.declare(root, one.text, "drawn")
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     study = msgspec.structs.replace(study, protocol=msgspec.structs.replace(study.protocol, repeats=one.repeats))
     freeze.freeze(study, place, [], "")
     made = Made(study, place, plain.settings(one.text)._replace(repeats=one.repeats))
@@ -309,7 +309,7 @@ def _go(made: Made, mishaps: Mishaps, patch: pytest.MonkeyPatch) -> None:
         _stopped(train, mishaps.stopped_after)
     pipeline.time(train, hooks)
     pipeline.generate(train)
-    pipeline.apply_lines(train.results.lines, made.place.table, hooks.now)
+    editing.apply_lines(train.results.lines, made.place.table, hooks.now)
     if mishaps.again:
         _stopped(holdout, mishaps.again)
         patch.setattr(DrawnProcess, "shift", 1)

@@ -27,7 +27,7 @@ from controls import (
 )
 from factories import make_case_summary, make_summary
 
-from studytool import freeze, lines, pipeline, predictions
+from studytool import freeze, lines, opening, predictions
 from studytool.attempts import Job
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
@@ -48,7 +48,7 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> StudyPlace:
 
 def beside(place: StudyPlace, asked: Asked | None, dtypes: Iterable[str] = ("bf16",)) -> list[str]:
     """Return what the predictions say beside the records of a study."""
-    return predictions.beside(pipeline.open_study(place), place, [*dtypes], asked)
+    return predictions.beside(opening.open_study(place), place, [*dtypes], asked)
 
 
 def here(patch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[Any, ...]]:
@@ -110,7 +110,7 @@ def test_the_answer_that_was_looked_up_when_it_ran_is_applied(
 
 def job_of(place: StudyPlace) -> Job:
     """Return the train job of a study."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     return Job(study, place, freeze.verify(study, place), "bf16", Split.TRAIN)
 
 

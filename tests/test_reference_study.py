@@ -21,7 +21,7 @@ from commands import Said, call, tree
 from test_drivers import drive
 from test_report import section
 
-from studytool import pipeline, replay
+from studytool import replay, reporting
 from studytool.digest import sha256
 from studytool.layout import StudyPlace
 
@@ -82,7 +82,7 @@ def on_board(serial: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         benches.inline(patch)
         patch.setenv("STUDYTOOL_SIMULATED_BOARD", serial)
-        patch.setattr(pipeline, "DRAWING", ("no_such_library",))
+        patch.setattr(reporting, "DRAWING", ("no_such_library",))
         yield
 
 

@@ -7,14 +7,14 @@ import finished
 import pytest
 from factories import make_leg, make_record
 
-from studytool import conduct, pipeline, replay, results, timing
+from studytool import conduct, editing, opening, pipeline, replay, results, timing
 from studytool.layout import StudyPlace
 from studytool.model import LEGS, Split
 
 
 def checks_of(place: StudyPlace, *dtypes: str) -> list[replay.Check]:
     """Return the check list of a study, or of these dtypes alone."""
-    return replay.replay(pipeline.open_study(place), place, dtypes)
+    return replay.replay(opening.open_study(place), place, dtypes)
 
 
 def failures(place: StudyPlace, *dtypes: str) -> list[str]:
@@ -101,11 +101,11 @@ def test_a_file_that_the_ledger_does_not_know_is_found(whole: StudyPlace) -> Non
 
 def test_entries_changed_after_a_look_spend_the_hold_out(whole: StudyPlace) -> None:
     """Applying other lines after the score makes the hold-out SPENT, which the replay says."""
-    job = pipeline.job_of(pipeline.open_study(whole), whole, "bf16", Split.TRAIN)
+    job = opening.job_of(opening.open_study(whole), whole, "bf16", Split.TRAIN)
     path = whole.root / "lines.txt"
     train = results.study_json(job.results.study_json.read_bytes(), "study.json")
     path.write_text(results.lines_of(train, 400_000, "class").text)
-    pipeline.apply_lines(path, whole.table, finished.hooks().now)
+    editing.apply_lines(path, whole.table, finished.hooks().now)
 
     assert any("SPENT, not out-of-sample" in figure for figure in failures(whole))
 
@@ -113,7 +113,7 @@ def test_entries_changed_after_a_look_spend_the_hold_out(whole: StudyPlace) -> N
 def test_a_study_that_is_not_timed_cannot_be_said(tmp_path: Path) -> None:
     """A frozen study without results is neither right nor wrong."""
     place = finished.declare(tmp_path)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
 
     assert replay.conclusion(checks_of(place))[1] == 3
@@ -122,9 +122,9 @@ def test_a_study_that_is_not_timed_cannot_be_said(tmp_path: Path) -> None:
 def test_an_incomplete_hold_out_cannot_be_said(tmp_path: Path) -> None:
     """With the train split alone, nothing fails and the answer is still open."""
     place = finished.declare(tmp_path)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
-    pipeline.time(pipeline.job_of(study, place, "bf16", Split.TRAIN), finished.hooks())
+    pipeline.time(opening.job_of(study, place, "bf16", Split.TRAIN), finished.hooks())
     checks = checks_of(place)
 
     assert not [check for check in checks if check.state == replay.FAIL]
@@ -135,11 +135,11 @@ def test_a_hold_out_timed_before_the_lines_were_applied_is_found(whole: StudyPla
     """The ledger's order tells when a hold-out was timed with a table that came before the fit."""
     path = whole.results("f16").ledger
     events = path.read_bytes()
-    study = pipeline.open_study(whole)
-    job = pipeline.job_of(study, whole, "f16", Split.HOLDOUT)
+    study = opening.open_study(whole)
+    job = opening.job_of(study, whole, "f16", Split.HOLDOUT)
     path.unlink()
     timing.seal(job, finished.hooks().now)
-    pipeline.apply_lines(job.results.lines, whole.table, finished.hooks().now)
+    editing.apply_lines(job.results.lines, whole.table, finished.hooks().now)
     found = failures(whole)
 
     assert path.read_bytes() != events

@@ -12,14 +12,14 @@ import pytest
 import scripted
 from scripted import HOLDOUT, Timed
 
-from studytool import ledger, pipeline, results
+from studytool import editing, ledger, opening, reporting, results
 from studytool.attempts import Job
 from studytool.errors import CannotSayError, StudyError
 from studytool.layout import StudyPlace
 from studytool.metrics import METRICS, ratio_text
 from studytool.model import Split
 from studytool.report import markdown
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 GOLDEN = Path(__file__).parent / "golden" / "scripted"
 
@@ -36,7 +36,7 @@ def make(root: Path) -> StudyPlace:
 
 def job_at(place: StudyPlace) -> Job:
     """Return the job of the hold-out."""
-    return pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.HOLDOUT)
+    return opening.job_of(opening.open_study(place), place, "bf16", Split.HOLDOUT)
 
 
 def sources_of(place: StudyPlace) -> Sources:
@@ -59,7 +59,7 @@ def sources_of(place: StudyPlace) -> Sources:
 def place(tmp_path_factory: pytest.TempPathFactory) -> StudyPlace:
     """Return the scripted study, scored and reported, that nobody may change."""
     found = make(tmp_path_factory.mktemp("report"))
-    pipeline.report(job_at(found))
+    reporting.report(job_at(found))
     return found
 
 
@@ -158,10 +158,10 @@ def test_a_spent_hold_out_is_called_spent(tmp_path: Path) -> None:
     job = job_at(place)
     path = tmp_path / "other.txt"
     path.write_text(results.lines_of(results.train(job._replace(split=Split.TRAIN)), 50_000, "box").text)
-    pipeline.apply_lines(path, place.table, finished.hooks().now)
+    editing.apply_lines(path, place.table, finished.hooks().now)
     scripted.write(place, Split.HOLDOUT, lambda _case: Timed(frost=150_000), attempt=3)
     scripted.score_of(place)
-    text = pipeline.report(job_at(place))
+    text = reporting.report(job_at(place))
     told = "SPENT, so this is not out-of-sample (line 8 of the ledger changed the entries after a look at the hold-out)"
 
     assert text.splitlines()[6].endswith(f"the hold-out is {told}.**")
@@ -175,11 +175,11 @@ def test_a_report_needs_the_score_of_its_records(tmp_path: Path) -> None:
     path = place.results("bf16").score
     path.write_bytes(path.read_bytes().replace(b'"cases_timed":3', b'"cases_timed":4'))
     with pytest.raises(StudyError, match=r"score\.json: not what the records give; run `studytool score` again$"):
-        pipeline.report(job_at(place))
+        reporting.report(job_at(place))
     path.unlink()
 
     with pytest.raises(CannotSayError, match=r"score\.json: not there; run `studytool score`$"):
-        pipeline.report(job_at(place))
+        reporting.report(job_at(place))
     assert not place.results("bf16").report.exists()
 
 

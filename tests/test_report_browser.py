@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from studytool import pipeline
+from studytool import opening, reporting
 from studytool.layout import StudyPlace
 from studytool.model import Split
 
@@ -56,8 +56,8 @@ def report(made: StudyPlace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("page")
     shutil.copytree(made.root, root, dirs_exist_ok=True)
     place = StudyPlace(root, made.name)
-    job = pipeline.job_of(pipeline.open_study(place), place, "bf16", Split.HOLDOUT)
-    assert pipeline.page(job)
+    job = opening.job_of(opening.open_study(place), place, "bf16", Split.HOLDOUT)
+    assert reporting.page(job)
     return job.results.page
 
 

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from commands import call
 
-from studytool import ledger, pipeline, results, rows
+from studytool import ledger, opening, pipeline, reporting, results, rows
 from studytool.attempts import Job
 from studytool.layout import StudyPlace
 from studytool.model import Split, Verdict
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 pytest.importorskip("matplotlib")
 page = pytest.importorskip("studytool.report.html")
@@ -44,7 +44,7 @@ class Outline(html.parser.HTMLParser):
 
 def job_of(place: StudyPlace, dtype: str = "bf16") -> Job:
     """Return the job of a hold-out."""
-    return pipeline.job_of(pipeline.open_study(place), place, dtype, Split.HOLDOUT)
+    return opening.job_of(opening.open_study(place), place, dtype, Split.HOLDOUT)
 
 
 def sources_of(place: StudyPlace, **changes: Any) -> Sources:
@@ -145,7 +145,7 @@ def test_what_a_study_says_cannot_act(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1))"
     yaml = finished.WHOLE_YAML.replace("From which length on does the open engine lead?", evil)
     place = finished.declare(tmp_path, yaml)
-    pipeline.run(pipeline.open_study(place), place, ("bf16",), finished.hooks())
+    pipeline.run(opening.open_study(place), place, ("bf16",), finished.hooks())
     found = Outline(page.render(sources_of(place), measured_of(place)))
 
     assert len(found.all("script")) == 1
@@ -177,7 +177,7 @@ def test_report_writes_both(whole: StudyPlace) -> None:
 
 def test_without_the_extra_the_report_says_so(whole: StudyPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can draw, report.md is written and one line says what the page takes."""
-    monkeypatch.setattr(pipeline, "DRAWING", ("no_such_library",))
+    monkeypatch.setattr(reporting, "DRAWING", ("no_such_library",))
     said = call("report", whole.folder, "--dtype", "bf16")
 
     assert (said.code, said.err) == (0, "no report.html: pip install 'studytool[report]'\n")
@@ -228,7 +228,7 @@ def test_another_study_is_no_run_of_this_one(whole: StudyPlace, tmp_path: Path) 
     """Only runs of one study.yaml are compared."""
     yaml = finished.WHOLE_YAML.replace("seed: 7", "seed: 8")
     place = finished.declare(tmp_path / "other", yaml)
-    pipeline.run(pipeline.open_study(place), place, ("bf16",), finished.hooks())
+    pipeline.run(opening.open_study(place), place, ("bf16",), finished.hooks())
     said = call("report", whole.folder, "--dtype", "bf16", "--against", place.folder)
 
     assert said.code == 2

@@ -17,13 +17,13 @@ from commands import call
 from factories import STUDY_YAML
 from test_report import section
 
-from studytool import ledger, pipeline, replay, results
+from studytool import ledger, opening, pipeline, replay, reporting, results
 from studytool.attempts import Job
 from studytool.layout import StudyPlace
 from studytool.metrics import ratio_text
 from studytool.model import Split
 from studytool.report import together
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 DTYPES = ("bf16", "f16")
 
@@ -44,7 +44,7 @@ def own(both: StudyPlace, tmp_path: Path) -> StudyPlace:
 
 def jobs_of(place: StudyPlace) -> list[Job]:
     """Return the jobs of a study's hold-outs."""
-    return [forger.job_of(place, Split.HOLDOUT, dtype) for dtype in pipeline.open_study(place).dtypes]
+    return [forger.job_of(place, Split.HOLDOUT, dtype) for dtype in opening.open_study(place).dtypes]
 
 
 def sources_of(place: StudyPlace) -> list[Sources]:
@@ -364,11 +364,11 @@ def test_tables_are_tables(sources: list[Sources]) -> None:
 def test_a_study_of_one_dtype_has_no_report_over_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written beside the report of the only dtype, nothing more is printed, and a replay seeks nothing."""
     benches.inline(monkeypatch)
-    monkeypatch.setattr(pipeline, "DRAWING", ("no_such_library",))
+    monkeypatch.setattr(reporting, "DRAWING", ("no_such_library",))
     place = finished.declare(tmp_path, STUDY_YAML, "tiny")
-    pipeline.run(pipeline.open_study(place), place, ("bf16",), finished.hooks())
+    pipeline.run(opening.open_study(place), place, ("bf16",), finished.hooks())
 
-    assert pipeline.report_together(jobs_of(place)) == []
+    assert reporting.report_together(jobs_of(place)) == []
     assert call("report", place.folder, "--dtype", "all").out == f"{place.results('bf16').report}\n"
     assert not place.report.exists()
     assert together_of(place) is None
@@ -379,7 +379,7 @@ def test_less_than_all_dtypes_write_no_report_over_all(own: StudyPlace) -> None:
     place, jobs = own, jobs_of(own)
     place.report.write_text("kept", encoding="utf-8")
 
-    assert pipeline.report_together(jobs[:1]) == pipeline.report_together(jobs[1:]) == []
+    assert reporting.report_together(jobs[:1]) == reporting.report_together(jobs[1:]) == []
     assert place.report.read_text(encoding="utf-8") == "kept"
 
 
@@ -388,9 +388,9 @@ def test_without_the_extra_the_text_alone_is_written(own: StudyPlace, monkeypatc
     before = own.report.read_bytes()
     for path in (own.report, own.page):
         path.unlink(missing_ok=True)
-    monkeypatch.setattr(pipeline, "DRAWING", ("no_such_library",))
+    monkeypatch.setattr(reporting, "DRAWING", ("no_such_library",))
 
-    assert pipeline.report_together(jobs_of(own)) == [own.report]
+    assert reporting.report_together(jobs_of(own)) == [own.report]
     assert own.report.read_bytes() == before
     assert not own.page.exists()
 
@@ -428,7 +428,7 @@ def test_a_comparison_of_runs_writes_no_report_over_all(own: StudyPlace, tmp_pat
 
 def together_of(place: StudyPlace, only: tuple[str, ...] = ()) -> replay.Check | None:
     """Return what a replay says of the report over all dtypes; None where it says nothing."""
-    found = [check for check in replay.replay(pipeline.open_study(place), place, only) if check.name == CHECK]
+    found = [check for check in replay.replay(opening.open_study(place), place, only) if check.name == CHECK]
     assert [check.dtype for check in found] == [""] * len(found)
     return found[0] if found else None
 
@@ -439,7 +439,7 @@ SHOWN = "studies/whole/report.md"
 
 def test_replay_writes_the_report_over_all_again(own: StudyPlace) -> None:
     """It is the last of the checks, ok with the file, and does not apply without it or to a replay of one dtype."""
-    last = replay.replay(pipeline.open_study(own), own)[-1]
+    last = replay.replay(opening.open_study(own), own)[-1]
     of_one = together_of(own, ("bf16",))
     own.report.unlink()
     without = together_of(own)
@@ -507,7 +507,7 @@ def test_a_changed_report_over_all_is_told(own: StudyPlace, edit: Callable[[list
     text = own.report.read_text(encoding="utf-8").splitlines(keepends=True)
     number = edit(text)
     own.report.write_text("".join(text), encoding="utf-8")
-    found = replay.replay(pipeline.open_study(own), own)
+    found = replay.replay(opening.open_study(own), own)
 
     assert [check for check in found if check.state == replay.FAIL] == [
         replay.Check("", CHECK, replay.FAIL, f"{SHOWN}:{number}: {said}")
@@ -521,10 +521,10 @@ def test_the_report_of_an_earlier_attempt_is_told(own: StudyPlace, monkeypatch: 
     job, now = forger.job_of(own), finished.hooks().now
     pipeline.time(job, finished.hooks(), "the fan was mended")
     pipeline.score(job, now)
-    pipeline.report(job)
-    before = {check.name for check in replay.replay(pipeline.open_study(own), own) if check.state == replay.FAIL}
-    pipeline.report_together(jobs_of(own))
-    after = {check.name for check in replay.replay(pipeline.open_study(own), own) if check.state == replay.FAIL}
+    reporting.report(job)
+    before = {check.name for check in replay.replay(opening.open_study(own), own) if check.state == replay.FAIL}
+    reporting.report_together(jobs_of(own))
+    after = {check.name for check in replay.replay(opening.open_study(own), own) if check.state == replay.FAIL}
 
     assert (before, after) == ({CHECK}, set())
     assert "- bf16: holdout attempt 2 was made because: the fan was mended.\n" in own.report.read_text(encoding="utf-8")
@@ -596,7 +596,7 @@ def test_what_fails_by_itself_fails_once(own: StudyPlace) -> None:
     """Where the records of a dtype fail a check, the report over all waits for that to be mended, as others do."""
     path = forger.records(own, "train-01-001", "f16")
     path.write_bytes(path.read_bytes().replace(b'"ns":[', b'"ns":[1', 1))
-    found = replay.replay(pipeline.open_study(own), own)
+    found = replay.replay(opening.open_study(own), own)
 
     assert [(check.dtype, check.name) for check in found if check.state == replay.FAIL] == [("f16", "records sealed")]
     assert found[-1] == replay.Check("", CHECK, replay.UNSAID, "not before what fails above is mended")

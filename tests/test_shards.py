@@ -17,7 +17,7 @@ from commands import Said, call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studytool import attempts, bundle, files, jsonl, pipeline, replay, schedule, timing
+from studytool import attempts, bundle, editing, files, jsonl, opening, pipeline, replay, reporting, schedule, timing
 from studytool.attempts import Job, Shard
 from studytool.digest import sha256
 from studytool.engines.simulated import WHICH_BOARD
@@ -46,7 +46,7 @@ DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64)
 def frozen(root: Path, text: str = SHARED_YAML) -> StudyPlace:
     """Return the place of a study that is frozen below root."""
     place = finished.declare(root, text)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     return place
 
 
@@ -559,7 +559,7 @@ def test_shards_of_a_study_of_another_name_are_refused(three: Source) -> None:
     other = finished.declare(
         three.place.root.parent / "other", ANCHORED_YAML.replace("name: whole", "name: half"), "half"
     )
-    pipeline.freeze_study(pipeline.open_study(other), other, [])
+    pipeline.freeze_study(opening.open_study(other), other, [])
     assert shard(other, "1/3").code == 0
 
     assert refused(three.place, [other, *three.copies[1:]]) == (
@@ -643,14 +643,14 @@ def decided(place: StudyPlace) -> None:
     """Make the lines of a train split that is there, and put them into the table."""
     job = job_of(place)
     pipeline.generate(job)
-    pipeline.apply_lines(job.results.lines, place.table, finished.hooks().now)
+    editing.apply_lines(job.results.lines, place.table, finished.hooks().now)
 
 
 def judged(place: StudyPlace) -> dict[str, Any]:
     """Score and report a study whose splits are there, and return the score."""
     job = job_of(place, Split.HOLDOUT)
     scored = pipeline.score(job, finished.hooks().now)
-    pipeline.report(job)
+    reporting.report(job)
     return scored
 
 
@@ -684,7 +684,7 @@ def walked(walked_made: StudyPlace, tmp_path: Path) -> StudyPlace:
 
 def failing(place: StudyPlace) -> dict[str, str]:
     """Return what a replay finds wrong, or cannot say, by check."""
-    found = replay.replay(pipeline.open_study(place), place)
+    found = replay.replay(opening.open_study(place), place)
     return {check.name: check.figure for check in found if check.state in {replay.FAIL, replay.UNSAID}}
 
 
@@ -698,13 +698,13 @@ def test_replay_holds_after_the_whole_path(walked_made: StudyPlace) -> None:
     assert failing(walked_made) == {}
     assert call("replay", walked_made.folder).code == 0
     assert lanes == {split: ["1of2", "2of2"] for split in Split}
-    assert not attempts.anchors_of(pipeline.open_study(walked_made), Split.ROUTING, job_of(walked_made).cases)
+    assert not attempts.anchors_of(opening.open_study(walked_made), Split.ROUTING, job_of(walked_made).cases)
 
 
 def test_replay_holds_where_shards_were_copied(tmp_path: Path) -> None:
     """The same in copies of the study, of which each has one shard: what is decided and scored is that of one run."""
     one, place = frozen(tmp_path / "one", WALKED_YAML), frozen(tmp_path / "study", WALKED_YAML)
-    pipeline.run(pipeline.open_study(one), one, ("bf16",), finished.hooks())
+    pipeline.run(opening.open_study(one), one, ("bf16",), finished.hooks())
     for split in Split:
         folders = [finished.copy(place, tmp_path / f"{split} {number}") for number in (1, 2)]
         shards(folders, split)

@@ -8,7 +8,7 @@ from pathlib import Path
 import finished
 from commands import call, tree
 
-from studytool import pipeline
+from studytool import editing, opening, pipeline
 from studytool.layout import StudyPlace
 from studytool.model import Split
 
@@ -81,15 +81,15 @@ def test_a_report_over_all_dtypes_that_is_old_is_open(made: StudyPlace, tmp_path
 def test_hold_out_waits_for_the_lines_of_all_dtypes(tmp_path: Path) -> None:
     """While the lines of one dtype are open, the other's hold-out waits: it is timed with the whole table."""
     place = finished.declare(tmp_path)
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     pipeline.freeze_study(study, place, [])
     for name in ("time", "lines"):
-        job = pipeline.job_of(study, place, "bf16", Split.TRAIN)
+        job = opening.job_of(study, place, "bf16", Split.TRAIN)
         if name == "time":
             pipeline.time(job, finished.hooks())
         else:
             pipeline.generate(job)
-            pipeline.apply_lines(job.results.lines, place.table, finished.hooks().now)
+            editing.apply_lines(job.results.lines, place.table, finished.hooks().now)
     both, alone = steps_of(place), steps_of(place, "--dtype", "bf16")
 
     assert (both["bf16 lines"], both["bf16 holdout"], both["f16 train"]) == ("done", "waits", "next")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from a100 import BOARD, ROOT, SQUARE, Cases, class_of, table_of
 
-from studytool import freeze, grid, pipeline
+from studytool import freeze, grid, opening
 from studytool.layout import StudyPlace
 from studytool.metrics import condition_text
 from studytool.model import Case, Split, Study
@@ -20,7 +20,7 @@ DTYPES = ("bf16", "f16")
 
 def opened(place: StudyPlace) -> tuple[Study, Cases]:
     """Return a study and its cases by split."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     return study, {split: list(cases.values()) for split, cases in grid.expand(study).items()}
 
 
@@ -61,7 +61,7 @@ def test_what_is_frozen_is_what_the_study_declares(place: StudyPlace) -> None:
 @BOTH
 def test_no_case_is_in_two_splits(place: StudyPlace) -> None:
     """Hold-out and routing share no case with train or with each other, and hold-out differs as declared."""
-    study = pipeline.open_study(place)
+    study = opening.open_study(place)
     splits = grid.expand(study)
 
     assert not any(one.keys() & other.keys() for one, other in itertools.combinations(splits.values(), 2))

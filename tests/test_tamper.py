@@ -14,7 +14,7 @@ import forger
 import pytest
 from clumsy import DRIVER, DRIVER_NAME, Change, clumsy
 
-from studytool import checks, pipeline, replay, timing
+from studytool import checks, editing, opening, pipeline, replay, reporting, timing
 from studytool.digest import digest, sha256
 from studytool.errors import StudyError
 from studytool.layout import StudyPlace
@@ -47,7 +47,7 @@ Look = Callable[[str], Seen]
 def replayed(place: StudyPlace, *dtypes: str, posted: str | None = None) -> tuple[replay.Check, ...]:
     """Return the check list of a study; a declaration that cannot be read is a check that fails."""
     try:
-        return tuple(replay.replay(pipeline.open_study(place), place, dtypes, posted))
+        return tuple(replay.replay(opening.open_study(place), place, dtypes, posted))
     except StudyError as error:
         return (replay.Check("", "study.yaml", replay.FAIL, str(error)),)
 
@@ -163,7 +163,7 @@ def test_what_was_forged_with_other_frozen_files_is_found_by_what_was_posted(bas
 
 def steps(place: StudyPlace) -> Iterator[tuple[str, dict[str, str]]]:
     """Go the whole path of bf16 step by step, with kills on the way, and return what cannot be said after each."""
-    study, hooks = pipeline.open_study(place), finished.hooks()
+    study, hooks = opening.open_study(place), finished.hooks()
     pipeline.freeze_study(study, place, [])
     place.results("bf16").folder.mkdir()
     train, holdout, routing = (forger.job_of(place, split) for split in Split)
@@ -172,12 +172,12 @@ def steps(place: StudyPlace) -> Iterator[tuple[str, dict[str, str]]]:
         "train stopped": lambda: benches.stopped(train, 5),
         "train": lambda: pipeline.time(train, hooks),
         "generated": lambda: pipeline.generate(train),
-        "applied": lambda: pipeline.apply_lines(train.results.lines, place.table, hooks.now),
+        "applied": lambda: editing.apply_lines(train.results.lines, place.table, hooks.now),
         "hold-out stopped": lambda: benches.stopped(holdout, 3),
         "hold-out": lambda: pipeline.time(holdout, hooks),
         "routing": lambda: pipeline.time(routing, hooks),
         "scored": lambda: pipeline.score(holdout, hooks.now),
-        "reported": lambda: pipeline.report(holdout),
+        "reported": lambda: reporting.report(holdout),
     }
     with pytest.MonkeyPatch.context() as patch:
         benches.inline(patch)
@@ -219,7 +219,7 @@ def test_a_study_on_its_way_raises_no_alarm(tmp_path: Path) -> None:
 def test_a_train_split_without_its_summary_cannot_be_said(tmp_path: Path) -> None:
     """A run that ended between the last record and study.json is not wrong."""
     place = finished.declare(tmp_path)
-    pipeline.freeze_study(pipeline.open_study(place), place, [])
+    pipeline.freeze_study(opening.open_study(place), place, [])
     with pytest.MonkeyPatch.context() as patch:
         benches.inline(patch)
         pipeline.time(forger.job_of(place, Split.TRAIN), finished.hooks())
@@ -255,7 +255,7 @@ def of_seed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Replaye
     def look(seed: int) -> Replayed:
         one = declared.drawn(seed)
         place = declared.make(one, tmp_path_factory.mktemp("drawn"))
-        study = pipeline.open_study(place)
+        study = opening.open_study(place)
         table = lookup.load(place.table)
         moved = {}
         for dtype in study.dtypes:

@@ -123,7 +123,7 @@ def time_command(
     boards: int | None,
 ) -> None:
     """Time what is missing of a split; stopped at any moment, it goes on where it was."""
-    from studytool import pipeline
+    from studytool import opening, pipeline
     from studytool.model import Split
 
     if (attempt is None) == bool(reason):
@@ -140,7 +140,7 @@ def time_command(
     budget = budget_of(declared, deadline)
     count = 0 if address is None else _connected(declared, address, boards)
     for name in dtypes_of(declared, dtype):
-        job = pipeline.job_of(declared, place, name, Split(split))
+        job = opening.job_of(declared, place, name, Split(split))
         if plan:
             click.echo(pipeline.plan(job, boards or 1, budget))
             continue
@@ -190,12 +190,12 @@ def merge_records(folders: tuple[Path, ...], dtype: str, split: str, study: Path
     Each DIR is a folder of the same study, on this machine or copied from another; shards that were measured in the
     study's own folder need none.
     """
-    from studytool import pipeline
+    from studytool import opening, pipeline
     from studytool.layout import place_of
     from studytool.model import Split
 
     declared, place = open_study(study)
-    jobs = [pipeline.job_of(declared, place, name, Split(split)) for name in dtypes_of(declared, dtype)]
+    jobs = [opening.job_of(declared, place, name, Split(split)) for name in dtypes_of(declared, dtype)]
     with hooks() as outside:
         said = pipeline.merge_records(jobs, [place_of(folder) for folder in folders], outside.now)
     click.echo("\n".join(said))
@@ -207,7 +207,7 @@ def merge_records(folders: tuple[Path, ...], dtype: str, split: str, study: Path
 @click.option("--deadline", help="Stop in time, such as 2h; a hold-out that cannot end before it is not begun.")
 def run(study: Path | None, dtype: str, deadline: str | None) -> None:
     """Do every step of a study that is not done yet, from freeze to report."""
-    from studytool import pipeline
+    from studytool import opening, pipeline
     from studytool.model import Split
     from studytool.report import markdown
 
@@ -217,7 +217,7 @@ def run(study: Path | None, dtype: str, deadline: str | None) -> None:
         scores = pipeline.run(declared, place, names, outside)
     click.echo(markdown.result_table(scores))
     for name in names:
-        page(pipeline.job_of(declared, place, name, Split.HOLDOUT), err=True)
+        page(opening.job_of(declared, place, name, Split.HOLDOUT), err=True)
     judge(scores)
 
 

@@ -97,14 +97,14 @@ def _check(path: Path, expected: str, study_json: Path) -> None:
 @click.option("--attest", is_flag=True, help="First show that each line decides some frozen case; exit 1 where not.")
 def apply(lines: Path, table: Path, diff: bool, attest: bool) -> None:
     """Put emitted lines into a table, whole lines at a time."""
-    from studytool import pipeline
+    from studytool import editing
 
     if attest:
-        click.echo(pipeline.attest(lines, table))
+        click.echo(editing.attest(lines, table))
     if diff:
-        click.echo("\n".join(printable(line) for line in pipeline.preview(lines, table).split("\n")))
+        click.echo("\n".join(printable(line) for line in editing.preview(lines, table).split("\n")))
         return
-    done = pipeline.apply_lines(lines, table, now)
+    done = editing.apply_lines(lines, table, now)
     click.echo(f"{table}: {len(done.added)} added, {len(done.replaced)} replaced or removed, {done.kept} kept")
 
 
@@ -114,9 +114,9 @@ def apply(lines: Path, table: Path, diff: bool, attest: bool) -> None:
 @click.option("--table", type=PATH, required=True, help="Where to write all of their entries.")
 def merge(one: Path, other: Path, table: Path) -> None:
     """Put the tables of two studies into one; two entries for one class are an error."""
-    from studytool import pipeline
+    from studytool import editing
 
-    click.echo(pipeline.merge(one, other, table))
+    click.echo(editing.merge(one, other, table))
 
 
 @click.command()
@@ -141,12 +141,12 @@ def status(study: Path | None, dtype: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what went into score.json, of each dtype.")
 def score(study: Path | None, dtype: str, as_json: bool) -> None:
     """Write score.json from the hold-out's records, and hold it against the frozen gate."""
-    from studytool import digest, pipeline
+    from studytool import digest, opening, pipeline
     from studytool.model import Split
     from studytool.report import markdown
 
     declared, place = open_study(study)
-    jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
+    jobs = [opening.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
     scores = [pipeline.score(job, now) for job in jobs]
     click.echo(digest.canonical(scores).decode() if as_json else markdown.result_table(scores))
     judge(scores)
@@ -161,22 +161,22 @@ def report(study: Path | None, dtype: str, against: Path | None) -> None:
 
     With --dtype all, those of each dtype and, in the study's folder, one over all of them.
     """
-    from studytool import pipeline
+    from studytool import opening, reporting
     from studytool.model import Split
 
     declared, place = open_study(study)
-    jobs = [pipeline.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
+    jobs = [opening.job_of(declared, place, name, Split.HOLDOUT) for name in dtypes_of(declared, dtype)]
     for job in jobs:
         if against is not None:
-            other = pipeline.job_of(*open_study(against), job.dtype, Split.HOLDOUT)
-            for path in pipeline.compare(job, other, _run_names(job, other)):
+            other = opening.job_of(*open_study(against), job.dtype, Split.HOLDOUT)
+            for path in reporting.compare(job, other, _run_names(job, other)):
                 click.echo(click.format_filename(path))
             continue
-        pipeline.report(job)
+        reporting.report(job)
         click.echo(click.format_filename(job.results.report))
         page(job)
     if against is None:
-        for path in pipeline.report_together(jobs):
+        for path in reporting.report_together(jobs):
             click.echo(click.format_filename(path))
 
 

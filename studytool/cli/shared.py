@@ -21,11 +21,11 @@ dtype_option = click.option("--dtype", required=True, help="A dtype of the study
 
 def open_study(path: Path | None) -> "tuple[Study, StudyPlace]":
     """Return the study at a path, or the one around the current directory, and its place."""
-    from studytool import pipeline
+    from studytool import opening
     from studytool.layout import find_study, place_of
 
     place = find_study(Path.cwd()) if path is None else place_of(path)
-    return pipeline.open_study(place), place
+    return opening.open_study(place), place
 
 
 def budget_of(study: "Study", deadline: str | None) -> "Budget | None":
@@ -70,9 +70,9 @@ def one_line(reason: str) -> str:
 
 def page(job: "Job", *, err: bool = False) -> None:
     """Write the page of a report and name it, on stderr if so asked, or say what it takes."""
-    from studytool import pipeline
+    from studytool import reporting
 
-    if pipeline.page(job):
+    if reporting.page(job):
         click.echo(click.format_filename(job.results.page), err=err)
     else:
         click.echo(f"no {job.results.page.name}: pip install 'studytool[report]'", err=True)

@@ -10,7 +10,7 @@ from studytool.lines import rule_text
 from studytool.metrics import ratio_text
 from studytool.report import markdown
 from studytool.report.cells import ratio, table
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 
 MOST_LISTED = 20
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from studytool.metrics import ratio_text
+from studytool.report.sources import Score
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -14,6 +15,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def ratio(value: int | None) -> str:
     """Return a ratio in ppm with three decimals, n/a without one."""
     return "n/a" if value is None else ratio_text(value) if value >= 0 else f"-{ratio_text(-value)}"
+
+
+def auto_default(score: Score) -> str:
+    """Return the times with the entries over those by default: the geomean, and in brackets the least and the most."""
+    mean, least, most = (ratio(score["metrics"][f"auto_over_default_{what}"]) for what in ("geomean", "min", "max"))
+    return f"{mean} ({least}, {most})"
 
 
 def number(value: int | None) -> str:

@@ -1,11 +1,9 @@
 """The sections of a report that say how far its numbers can be trusted: regimes, noise, control."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from studytool.report.cells import ratio, table, time_text
-
-Score = Mapping[str, Any]
+from studytool.report.sources import Score
 
 
 def regimes(score: Score) -> str:

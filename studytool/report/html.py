@@ -13,7 +13,7 @@ from studytool.metrics import ratio_text
 from studytool.model import Case, Record
 from studytool.report import against, markdown, plots, together
 from studytool.report.cells import time_text
-from studytool.report.markdown import Sources
+from studytool.report.sources import Sources
 from studytool.rows import Row
 from studytool.runtime import key
 

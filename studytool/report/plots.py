@@ -18,7 +18,7 @@ from studytool.fit import Fit, Outcome
 from studytool.metrics import PPM, ratio_text
 from studytool.model import Case
 from studytool.report.against import Pair
-from studytool.report.control import Score
+from studytool.report.sources import Score
 from studytool.rows import Row
 from studytool.runtime import key
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 
 from studytool.labels import case_of
 from studytool.metrics import metric_text
-from studytool.report import control, markdown
+from studytool.report import control, markdown, sentences
 from studytool.report.cells import ratio, table
-from studytool.report.control import Score
-from studytool.report.markdown import Sources
+from studytool.report.sources import Score, Sources
 from studytool.runtime import key
 
 
@@ -15,25 +14,25 @@ def render(all_sources: Sequence[Sources]) -> str:
     """Return studies/NAME/report.md, from what the report of each dtype is written from."""
     study, scores = all_sources[0].study, [sources.score for sources in all_sources]
     sections = [
-        f"# {study.name}\n\n{markdown.intro(study)}\n\n{_answer(all_sources)}",
+        f"# {study.name}\n\n{sentences.intro(study)}\n\n{_answer(all_sources)}",
         f"## Result\n\n{markdown.result_table(scores)}\n\n{_legend(all_sources)}\n\n{_gate(scores)}",
         f"## Change\n\n{_lines(all_sources)}",
         f"## Notable cases\n\n{markdown.notable([case for score in scores for case in score['cases']])}",
         f"## Noise and control\n\n{_noise(all_sources)}",
         f"## Routing\n\n{_routing(all_sources)}",
         f"## How the hold-out was run\n\n{_run(all_sources)}",
-        f"## Not measured\n\n{_each(all_sources, markdown.not_measured)}",
-        f"## Method\n\n{markdown.method(study)}",
-        f"## Terms\n\n{markdown.TERMS}",
-        f"## Provenance\n\n{_each(all_sources, markdown.machine)}",
-        f"## Replay\n\n{markdown.REPLAY} Each dtype's own report, with its gate, classes, routing plans and sessions,"
+        f"## Not measured\n\n{_each(all_sources, sentences.not_measured)}",
+        f"## Method\n\n{sentences.method(study)}",
+        f"## Terms\n\n{sentences.TERMS}",
+        f"## Provenance\n\n{_each(all_sources, sentences.machine)}",
+        f"## Replay\n\n{sentences.REPLAY} Each dtype's own report, with its gate, classes, routing plans and sessions,"
         " is in the folder of its name.",
     ]
     return "\n\n".join(sections) + "\n"
 
 
 def _answer(all_sources: Sequence[Sources]) -> str:
-    return _each(all_sources, lambda sources: [f"- {markdown.answer(sources)}"], always=True)
+    return _each(all_sources, lambda sources: [f"- {sentences.answer(sources)}"], always=True)
 
 
 def _each(all_sources: Sequence[Sources], say: Callable[[Sources], Sequence[str]], *, always: bool = False) -> str:
@@ -55,8 +54,8 @@ def _legend(all_sources: Sequence[Sources]) -> str:
         for sources, (low, high) in zip(all_sources, found, strict=True)
     )
     return (
-        f"{markdown.LEGEND} 95 % intervals of that geomean, classes and then cases drawn again: {intervals}."
-        f"{markdown.small_gains(all_sources)}"
+        f"{sentences.LEGEND} 95 % intervals of that geomean, classes and then cases drawn again: {intervals}."
+        f"{sentences.small_gains(all_sources)}"
     )
 
 
@@ -77,7 +76,7 @@ def _lines(all_sources: Sequence[Sources]) -> str:
     emitted = [line.strip() for sources in all_sources for line in sources.fit.text.splitlines()[1:]]
     led = f"{len(emitted)} of {sum(len(sources.fit.outcomes) for sources in all_sources)} classes get an entry."
     shown = "```python\n{}\n```\n\n".format("\n".join(emitted)) if emitted else ""
-    made = dict.fromkeys(markdown.made_with(sources) for sources in all_sources)
+    made = dict.fromkeys(sentences.made_with(sources) for sources in all_sources)
     return f"{led}\n\n{markdown.classes(all_sources)}\n\n{shown}{' '.join(made)}"
 
 
@@ -140,5 +139,5 @@ def _run(all_sources: Sequence[Sources]) -> str:
 def _was_run(sources: Sources) -> list[str]:
     score, freshness = sources.score, sources.freshness
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(score["statuses"].items()))
-    looks = f"the hold-out is {markdown.fresh(freshness)}; per-case looks at it: {freshness.looks}"
-    return [f"- {statuses}; {looks}.", *markdown.attempts(score), control.boards(score)]
+    looks = f"the hold-out is {sentences.fresh(freshness)}; per-case looks at it: {freshness.looks}"
+    return [f"- {statuses}; {looks}.", *sentences.attempts(score), control.boards(score)]
