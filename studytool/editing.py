@@ -65,6 +65,8 @@ def attest(lines_path: Path, table_path: Path) -> str:
         raise CannotSayError(f"{place.folder}: no study.json; expected the train split of {found.header.dtype} timed")
     if idle := changes.idle(found.after, keys, cases, device):
         raise CheckFailedError(f"{lines_path}: the entry of {idle[0]} changes no frozen case; it says nothing")
+    if not keys:
+        return "no lines, so that there is nothing that they could change"
     return f"each of {len(keys)} lines, turned into its opposite, changes what a frozen case gets"
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from studytool import ledger, results
 from studytool.attempts import Job
@@ -12,6 +11,7 @@ from studytool.files import read_bytes, write_atomic
 from studytool.model import Split
 from studytool.opening import check_entries
 from studytool.report import against, markdown, together
+from studytool.report.sources import Sources
 
 DRAWING = ("jinja2", "markdown_it", "matplotlib")
 """What report.html needs: the extra `report`."""
@@ -19,7 +19,7 @@ DRAWING = ("jinja2", "markdown_it", "matplotlib")
 
 def report(job: Job) -> str:
     """Write report.md and return it; it is written from the records, and its numbers are those of score.json."""
-    text = markdown.render(results.sources_of(job, *_reported(job)))
+    text = markdown.render(_sources(job))
     write_atomic(job.results.report, text.encode())
     return text
 
@@ -28,7 +28,7 @@ def page(job: Job) -> bool:
     """Write report.html, and return whether what draws it is installed: the extra `report`."""
     if not drawable():
         return False
-    write_atomic(job.results.page, results.page_of(job, results.sources_of(job, *_reported(job))).encode())
+    write_atomic(job.results.page, results.page_of(job, _sources(job)).encode())
     return True
 
 
@@ -39,7 +39,7 @@ def report_together(jobs: Sequence[Job]) -> list[Path]:
     """
     if not len(jobs) == len(jobs[0].study.dtypes) > 1:
         return []
-    place, all_sources = jobs[0].place, [results.sources_of(job, *_reported(job)) for job in jobs]
+    place, all_sources = jobs[0].place, [_sources(job) for job in jobs]
     written = {place.report: together.render(all_sources)}
     if drawable():
         written[place.page] = results.page_together_of(jobs, all_sources)
@@ -52,7 +52,7 @@ def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
     """Write against.md, and against.html where the extra `report` is installed, for two runs of one frozen study."""
     if job.study.sha256 != other.study.sha256:
         raise StudyError(f"{other.place.study_yaml}: not the same study.yaml; expected another run of this study")
-    here, there = (results.sources_of(own, *_reported(own)) for own in (job, other))
+    here, there = (_sources(own) for own in (job, other))
     folder = job.results.folder
     written = {folder / "against.md": against.render(here, there, names)}
     if drawable():
@@ -67,7 +67,7 @@ def drawable() -> bool:
     return all(map(importlib.util.find_spec, DRAWING))
 
 
-def _reported(job: Job) -> tuple[results.Train, dict[str, Any], tuple[ledger.Event, ...]]:
+def _sources(job: Job) -> Sources:
     """Return what a report is written from; an error where score.json is not what the records give."""
     found = results.train(job._replace(split=Split.TRAIN))
     scored = results.score_of(job, found)
@@ -76,4 +76,4 @@ def _reported(job: Job) -> tuple[results.Train, dict[str, Any], tuple[ledger.Eve
     check_entries(job)
     if read_bytes(job.results.score) != results.score_bytes(scored):
         raise StudyError(f"{job.results.score}: not what the records give; run `studytool score` again")
-    return found, scored, ledger.read(job.results.ledger)
+    return results.sources_of(job, found, scored, ledger.read(job.results.ledger))

@@ -7,6 +7,7 @@ from pathlib import Path
 import finished
 import pytest
 from hypothesis import settings
+from sharing import SHARE, examples
 
 from studytool.layout import StudyPlace
 
@@ -17,13 +18,18 @@ CAMPAIGNS = frozenset(
     f"test_{name}"
     for name in (
         "anchors",
+        "benchmarks",
+        "benchmarks_decide",
         "bundle_hostile",
         "bundle_replay",
         "contamination",
         "corpus",
+        "cudnn_worker",
+        "drivers",
         "durability",
         "hosts",
         "hostile",
+        "kill",
         "plain",
         "ray_boards",
         "reference_study",
@@ -34,10 +40,6 @@ CAMPAIGNS = frozenset(
 )
 """Modules that do the same thing to hundreds of inputs, or whose work is done by other processes: `.ci/run` runs them
 by themselves, without tracing lines."""
-
-SHARE = int(os.environ.get("STUDYTOOL_SHARE", "1"))
-"""Of each test with many inputs every so many-th is run, and none that looks at all of them together: all, unless a run
-has little time."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
-settings.register_profile("studytool", deadline=None, max_examples=60)
+settings.register_profile("studytool", deadline=None, max_examples=examples(60))
 settings.load_profile("studytool")
 
 

@@ -157,6 +157,16 @@ def loaded_by(code: str, *flags: str, cwd: Path | None = None) -> set[str]:
     return set(found.stdout.split("\n")[-2].split())
 
 
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_modules_and_functions_are_short(path: Path) -> None:
+    """A module has fewer than 300 lines, and a function at most 50."""
+    text = path.read_text(encoding="utf-8")
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+
+    assert len(text.splitlines()) < 300
+    assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 50] == []
+
+
 def test_help_loads_neither_torch_nor_pandas_nor_numpy() -> None:
     """`studytool --help` is quick: it loads no heavy library."""
     code = "from studytool.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"

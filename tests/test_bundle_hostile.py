@@ -24,6 +24,7 @@ from archives import BLOCK, Packed, ended, extended, gz, header, member, padded,
 from commands import Said, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sharing import examples
 
 from studytool import bundle
 from studytool.errors import BundleError
@@ -726,7 +727,7 @@ def edited(data: bytes, edits: list[tuple[int, str, bytes]]) -> bytes:
 
 
 @given(edits=EDITS)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_whatever_becomes_of_an_archive(
     packed: Packed, tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, str, bytes]]
 ) -> None:
@@ -737,7 +738,7 @@ def test_whatever_becomes_of_an_archive(
 
 
 @given(edits=EDITS)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_whatever_becomes_of_a_tar(
     packed: Packed, tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, str, bytes]]
 ) -> None:
@@ -766,7 +767,7 @@ HEADS = st.builds(
 
 
 @given(heads=st.lists(st.tuples(HEADS, BODIES), min_size=1, max_size=4), first=st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_whatever_headers_there_are(
     packed: Packed, tmp_path_factory: pytest.TempPathFactory, heads: list[tuple[bytes, bytes]], first: bool
 ) -> None:

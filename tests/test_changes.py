@@ -7,6 +7,7 @@ import pytest
 from factories import make_case
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from sharing import examples
 
 from studytool import changes, lines
 from studytool.changes import Change, Device, Kind, Move
@@ -171,7 +172,7 @@ def test_table_has_no_difference_to_itself(parts: Parts) -> None:
     assert _changes(parts, parts, *CASES) == []
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(PARTS, PARTS)
 def test_kind_agrees_with_the_cases_that_it_moves(before: Parts, after: Parts) -> None:
     """Whatever an entry becomes: what is wider takes no case from it, what is narrower gives none, and so on."""

@@ -101,6 +101,13 @@ def test_attest_passes_for_a_real_study(whole: StudyPlace) -> None:
     assert tree(whole.root) == before
 
 
+def test_attest_of_no_lines_says_so(whole: StudyPlace) -> None:
+    """Where no class gets an entry there is nothing to attest, and that is not told as a success of each."""
+    said = _applied(whole, whole.results("f16").lines, "--attest", "--diff")
+
+    assert said == (0, "no lines, so that there is nothing that they could change\nno entry changes\n", "")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [

@@ -22,6 +22,7 @@ from factories import (
 )
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from sharing import examples
 
 from studytool import fit, freeze, jsonl, ledger, lines, studyfile, studyjson
 from studytool.digest import canonical, digest, pretty, sha256
@@ -288,7 +289,7 @@ def spoiled(draw: st.DrawFn, valid: tuple[bytes, ...]) -> bytes:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_valid_bytes_spoiled(folder: Path, reader: str, data: st.DataObject) -> None:
     """What was valid and is spoiled in a few places is refused, or read as what can be read again."""
@@ -340,7 +341,7 @@ FORMS: dict[str, tuple[Any, Callable[[Any], bytes]]] = {
 
 
 @pytest.mark.parametrize("reader", FORMS)
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(data=st.data())
 def test_values_changed_behind_a_whole_chain(folder: Path, reader: str, data: st.DataObject) -> None:
     """Whatever a forger says in JSON that is well formed and chained is refused, or can be read again."""
@@ -384,7 +385,7 @@ LITERALS += ('"always"', '"from"', '"never_upto"', '"s_kv"', '"b*s_kv"', '"board
 
 
 @pytest.mark.parametrize("reader", ["parse", "table"])
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(data=st.data())
 def test_literals_changed_in_a_table(folder: Path, reader: str, data: st.DataObject) -> None:
     """A table of other literals is refused, or can be read again and is looked up in without an exception."""

@@ -8,6 +8,7 @@ import pytest
 from factories import class_outcome, make_case_summary, make_fit, make_levels, rule_of
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
+from sharing import examples
 
 from studytool import lines, support
 from studytool.digest import sha256
@@ -70,7 +71,7 @@ def test_order_of_cases_changes_no_byte(seed: int, shuffler: random.Random, one:
     assert explain_rows(before) == explain_rows(after)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(SEEDS, PAIRS, st.sampled_from([(), ("square",)]), st.sampled_from([("dtype",), ("dtype", "mask")]))
 def test_emitted_lines_say_what_was_decided(
     seed: int, pair: Threshold, guards: tuple[str, ...], features: tuple[str, ...]
@@ -109,7 +110,7 @@ def _region(outcome: Outcome) -> list[Judged]:
     return [item for item, size in sizes if (size >= line.bound if line.rule == "from" else size <= line.bound)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(SEEDS, PAIRS)
 def test_bound_is_a_measured_level_that_wins(seed: int, pair: Threshold) -> None:
     """A bound is the size of a case that wins, and every case beyond it, up to the end, was measured and is led."""
@@ -135,7 +136,7 @@ def _led(cases: Sequence[CaseSummary], pair: Threshold, margin_ppm: int) -> set[
     return {item.case.digest for item in _region(outcome)}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(SEEDS, PAIRS, st.integers(0, 500_000), st.integers(0, 500_000))
 def test_larger_margin_only_shrinks(seed: int, pair: Threshold, one: int, other: int) -> None:
     """With one pair, a larger margin leads no case that a smaller one does not."""
@@ -146,7 +147,7 @@ def test_larger_margin_only_shrinks(seed: int, pair: Threshold, one: int, other:
     assert few <= many
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(SEEDS, PAIRS, st.integers(1, 8), st.integers(3, 4))
 def test_losing_case_only_shrinks(seed: int, pair: Threshold, level: int, b: int) -> None:
     """With one pair, one more losing case leads no case that was not led without it, and never itself."""

@@ -21,6 +21,7 @@ from bad_tables import KEY, ROWS
 from factories import make_fields
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from sharing import examples
 
 import studytool.runtime
 from studytool import lines
@@ -162,7 +163,7 @@ def _run(script: str, *flags: str) -> str:
     return run.stdout
 
 
-@settings(max_examples=700)
+@settings(max_examples=examples(700))
 @given(_asked())
 def test_quick_look_up_says_what_explain_says(asked: tuple[Table, Any, Any, Any, Any]) -> None:
     """Of every table and every case, well-formed or not, the quick way says what the slow way does; neither raises."""
