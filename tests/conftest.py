@@ -42,8 +42,19 @@ CAMPAIGNS = frozenset(
 by themselves, without tracing lines."""
 
 
+LONG = (
+    "test_tutorial",
+    "test_cudnn_worker",
+    "test_benchmarks",
+    "test_kill",
+    "test_benchmarks_decide",
+    "test_ray_boards",
+)
+"""Modules that are begun first, since a process that has one of them has little else."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of campaigns, and leave out those that are not in the share."""
+    """Mark the tests of campaigns, leave out those that are not in the share, and begin with the long ones."""
     for item in items:
         if item.path.stem in CAMPAIGNS:
             item.add_marker("campaign")
@@ -53,7 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out |= {item for number, item in enumerate(own) if number % SHARE}
     left_out |= {item for item in items if SHARE > 1 and item.get_closest_marker("whole")}
     config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    kept = [item for item in items if item not in left_out]
+    items[:] = sorted(kept, key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 settings.register_profile("studytool", deadline=None, max_examples=examples(60))
