@@ -106,7 +106,7 @@ def _check_end(job: Job) -> None:
     attempt = job.attempts()[-1]
     whole = {path.name for path in job.results.records.glob("*.jsonl") if jsonl.read(path)}
 
-    slow = re.sub(rf"^{job.dtype} train: \d+ of {count} lines, .*\n", "", complained, flags=re.MULTILINE)
+    slow = re.sub(rf"^{job.dtype} train: \d+ of \d+ lines, .*\n", "", complained, flags=re.MULTILINE)
 
     assert (process.returncode, slow) == (0, "")  # off a terminal, progress is a line every half minute
     assert said == f"{job.dtype} train: attempt 1, {count} of {count} lines\n"
