@@ -3,7 +3,7 @@
 import os
 
 SHARE = int(os.environ.get("STUDYTOOL_SHARE", "1"))
-"""Of each test with many inputs every so many-th is run, and none that looks at all of them together."""
+"""Of each test with many inputs every so many-th is run, and none that is marked `whole`."""
 
 
 def examples(most: int) -> int:

@@ -44,6 +44,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.whole
 def test_every_row_has_every_method(found: Found) -> None:
     """Each nuisance is shown to ours and to five others, which saw as many studies."""
     methods = {method for _, method in found}
@@ -53,6 +54,7 @@ def test_every_row_has_every_method(found: Found) -> None:
     assert {line["studies"] for line in found.values()} == {128}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("row", ROWS)
 def test_ours_has_no_bias(found: Found, row: str) -> None:
     """The mean error is at most 0.05 %, or what chance leaves of the RMS error over so many studies."""
@@ -62,12 +64,14 @@ def test_ours_has_no_bias(found: Found, row: str) -> None:
     assert abs(line["bias_pct"]) <= max(0.05, chance)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("row", [row for row in ROWS if "noisy" not in row])
 def test_ours_is_near_the_limit(found: Found, row: str) -> None:
     """The RMS error is at most 1.6 times that of as many paired blocks without the nuisance."""
     assert found[row, OURS]["over_limit"] <= 1.6
 
 
+@pytest.mark.whole
 def test_drift_is_a_fifth_of_the_best_leg_after_leg(found: Found) -> None:
     """Under drift, ours has at most a fifth of the error of the best method that times leg after leg."""
     others = [line["rms_pct"] for (row, method), line in found.items() if row == "3 % drift" and "leg after" in method]
@@ -76,6 +80,7 @@ def test_drift_is_a_fifth_of_the_best_leg_after_leg(found: Found) -> None:
     assert found["3 % drift", OURS]["rms_pct"] <= min(others) / 5
 
 
+@pytest.mark.whole
 def test_no_lead_where_there_is_no_difference(found: Found) -> None:
     """No family of sixteen classes without a difference gets an entry, and a true difference of 10 % mostly does."""
     for row in ROWS:
@@ -85,6 +90,7 @@ def test_no_lead_where_there_is_no_difference(found: Found) -> None:
         assert line["power_pct"] >= 85
 
 
+@pytest.mark.whole
 def test_a_fixed_order_takes_carry_over_for_a_difference(found: Found) -> None:
     """The negative control: in a fixed order, a carry-over of 0.5 % is a bias of more than 0.3 %."""
     assert abs(found["0.5 % carry-over", ROBIN]["bias_pct"]) > 0.3

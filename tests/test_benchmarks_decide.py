@@ -23,7 +23,7 @@ CLASS, BOX, LIMIT, INLINE = (
     "dict, its key by class_key",
     "dict, its key written out",
 )
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]
+pytestmark = [pytest.mark.slow, pytest.mark.whole, pytest.mark.xdist_group("benchmarks")]
 Quality = dict[tuple[str, str, str], dict[str, Any]]
 
 

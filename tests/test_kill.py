@@ -155,6 +155,7 @@ def test_worker_that_hangs_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.whole
 def test_killed_torch_study_goes_on(tmp_path: Path) -> None:
     """A study of torch's engines, killed three times, ends right as well."""
     pytest.importorskip("torch")
