@@ -45,14 +45,15 @@ class Teller:
 
     def tell(self, record: Record, tick_ns: int, left: int) -> None:
         """Say that a line was measured, and that so many are left."""
-        (row,) = rows.rows_of([(record, tick_ns)])
-        self._apart.extend(abs(math.expm1(value)) for value in (rows.aliased_in([row]) if row.health else ()))
+        ratios = rows.log_ratios(record, tick_ns)
+        plans = {leg: own.plan and own.plan.identity for leg, own in record.legs.items()}
+        self._apart.extend(abs(math.expm1(value)) for (a, b), value in ratios.items() if plans[a] == plans[b])
         self._progress(
             Progress(
                 done=self._total - left,
                 total=self._total,
                 label=self._cases[record.case].label,
-                ratio=math.exp(rows.log_ratio(row, "frost", "backend")) if row.health else None,
+                ratio=math.exp(-ratios["backend", "frost"]) if ratios else None,
                 noise=stats.quantile(list(self._apart), 0.95) if self._apart else None,
                 left_ns=self._left_ns(),
             )

@@ -88,6 +88,14 @@ def _numbers(timed: Sequence[tuple[Record, int]]) -> list[_Numbers]:
     return [_Numbers(tuple(ns), tuple(ln), health) for ns, ln, health in found]
 
 
+def log_ratios(record: Record, tick_ns: int) -> dict[tuple[str, str], float]:
+    """Return ln(a/b) of each pair of legs of one record as its row has them, without the rest; {} without samples."""
+    if record.status is not Status.OK or not record.order:
+        return {}
+    (ratios,) = _ratios(Samples.of([(record, tick_ns)])).tolist()
+    return dict(zip(PAIRS, ratios, strict=True))
+
+
 def _ratios(samples: Samples) -> stats.Floats:
     """Return what stats.paired_log_ratio says of each record and pair of legs, (R, 6)."""
     one, other = ([pair[side] for pair in _PAIR_LEGS] for side in (0, 1))

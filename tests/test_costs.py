@@ -173,6 +173,7 @@ def test_the_prediction_for_a_hold_out_holds(
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_same_outcomes_in_half_the_device_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On quiet and noisy cases the stop rule decides each class as all repeats do, in half of the device time."""
     stopping.mixed(monkeypatch)

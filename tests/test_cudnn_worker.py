@@ -268,6 +268,7 @@ def test_the_score_finds_the_planted_times(timed: tuple[StudyPlace, dict[str, Sa
 # What goes wrong
 
 
+@pytest.mark.whole
 def test_the_run_goes_on_and_counts_add_up(faulty: tuple[StudyPlace, Said]) -> None:
     """A planner that raises, one that takes the process down and a row without plans cost their own lines only."""
     place, said = faulty
@@ -278,6 +279,7 @@ def test_the_run_goes_on_and_counts_add_up(faulty: tuple[StudyPlace, Said]) -> N
     assert set(Counter((record.case, record.repeat) for record in records_of(place, Split.TRAIN)).values()) == {1}
 
 
+@pytest.mark.whole
 def test_each_case_ends_as_its_fate_says(faulty: tuple[StudyPlace, Said]) -> None:
     """KeyError is an error with its text, SIGSEGV a crash, and no plan of the row is no_frost, in every repeat."""
     place, _ = faulty
@@ -289,6 +291,7 @@ def test_each_case_ends_as_its_fate_says(faulty: tuple[StudyPlace, Said]) -> Non
     assert found == {(s_kv, repeat): end for s_kv, end in ENDS.items() for repeat in (1, 2, 3)}
 
 
+@pytest.mark.whole
 def test_the_summary_has_each_case_s_status(faulty: tuple[StudyPlace, Said]) -> None:
     """study.json tells of every case how it ended, so that the counts are those of the frozen cases."""
     place, _ = faulty
@@ -298,6 +301,7 @@ def test_the_summary_has_each_case_s_status(faulty: tuple[StudyPlace, Said]) -> 
     assert Counter(case.status for case in summary.cases) == Counter(status for status, _ in ENDS.values())
 
 
+@pytest.mark.whole
 def test_a_plan_that_does_not_build_is_recorded(faulty: tuple[StudyPlace, Said]) -> None:
     """Where the backend's first plan declines to build, its legs are the second one, and the record says why."""
     well = [record for record in records_of(faulty[0], Split.TRAIN) if record.status is Status.OK]

@@ -92,6 +92,17 @@ def test_tick_of_the_session_decides_the_estimator(tmp_path: Path) -> None:
     assert fine["frost_ns"][0] == coarse["frost_ns"][0] == 50_000
 
 
+@pytest.mark.parametrize("tick_ns", [1, 10_000])
+def test_ratios_of_one_record_are_those_of_its_row(tmp_path: Path, tick_ns: int) -> None:
+    """What is told of a line while it is measured is what its row says later; a line without samples says nothing."""
+    record = make_record(legs={leg: make_leg((100_000 + 7 * n, 90_000, 110_000, 95_000)) for n, leg in enumerate(LEGS)})
+    (row,) = rows.rows([_file(tmp_path, record, tick_ns=tick_ns)])
+
+    assert tuple(rows.log_ratios(record, tick_ns).values()) == row.ln
+    assert tuple(rows.log_ratios(record, tick_ns)) == rows.PAIRS
+    assert rows.log_ratios(make_record(status=Status.CRASHED), tick_ns) == {}
+
+
 @pytest.mark.parametrize(("host", "bound"), [((), False), ((90_000,) * 4, False), ((110_000,) * 4, True)])
 def test_host_bound(tmp_path: Path, host: tuple[int, ...], bound: bool) -> None:
     """A record is host bound when any leg's host time exceeds its device time."""

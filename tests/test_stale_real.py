@@ -126,6 +126,7 @@ def test_stale_names_exactly_the_lines_whose_first_plans_differ(tmp_path: Path) 
     assert len(told) == 8
 
 
+@pytest.mark.whole
 def test_a_matrix_shows_three_versions(tmp_path: Path) -> None:
     """9.19, 9.27 and 9.28 stand side by side: the lines from 9.19 are fresh in the first column alone."""
     study = made(tmp_path, bf16=OLD, f16=VERSIONS[0])
