@@ -64,7 +64,7 @@ def _order(job: Job, events: Events, shown: str) -> None:
         if file.startswith(f"{Split.TRAIN}-") and applied and number > applied[-1]:
             raise StudyError(f"{shown}:{number}: {file} was finished after its lines were applied")
         if event.event == "session" and looks and number > looks[-1] and not file.startswith(f"{Split.TRAIN}-"):
-            kind = StudyError if file.split("-")[1] == "01" else CannotSayError  # no first attempt is scored unfinished
+            kind = StudyError if file.split("-")[1:2] == ["01"] else CannotSayError  # a first one is scored whole
             raise kind(f"{shown}:{number}: {file} was finished after the last score")
     if job.results.score.is_file():
         scored = digest.sha256(read_bytes(job.results.score))

@@ -16,6 +16,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file by these bytes: written beside it, synced, then renamed. StudyError where it cannot be."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
+        if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):  # a link, a device or a pipe
+            raise StudyError(f"{path}: cannot be written: is there, and not a plain file")
         make_folder(path.parent)
         with beside.open("wb") as file:
             file.write(data)
@@ -72,4 +74,4 @@ def read_bytes(path: Path, kind: type[StudyError] = StudyError) -> bytes:
         raise kind(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL in its name
         raise kind(f"{path}: cannot be read: not a file's name") from None
-    raise kind(f"{path}: cannot be read: expected a file of at most {MAX_BYTES} bytes")
+    raise kind(f"{path}: cannot be read: expected a plain file of at most {MAX_BYTES} bytes")

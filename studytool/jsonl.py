@@ -137,9 +137,25 @@ def contents(records: Iterable[Record]) -> str:
 
 
 def read_all(folder: Path, root: Path) -> list[SessionFile]:
-    """Return the records files of a folder in the order of their names; messages name them relative to root."""
-    found = (read(path, path.relative_to(root).as_posix()) for path in sorted(folder.glob("*.jsonl")))
-    return [file for file in found if file is not None]
+    """Return the records files of a folder in the order of their names; messages name them relative to root.
+
+    RecordError also for a file whose name is not what its session says: ledgers know files by their names.
+    """
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        shown = path.relative_to(root).as_posix()
+        file = read(path, shown)
+        if file is None:
+            continue
+        if not re.fullmatch(rf"{re.escape(stem(file.session))}[0-9]{{3,}}\.jsonl", path.name):
+            raise RecordError(f"{shown}: not the name of its session; expected {stem(file.session)}NNN.jsonl")
+        found.append(file)
+    return found
+
+
+def stem(session: Session) -> str:
+    """Return how the name of a session's file begins: its split, attempt and lane; a number follows."""
+    return f"{session.split}-{session.attempt:02d}-{session.lane}{'-' if session.lane else ''}"
 
 
 def _session_problem(session: Session) -> str | None:

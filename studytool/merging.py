@@ -42,6 +42,8 @@ def join(job: Job, places: Sequence[StudyPlace]) -> Joined:
     for place in places:
         if not place.study_yaml.is_file():
             raise RecordError(f"{place.folder}: not there; expected a folder of study {job.study.name}")
+        if place.name != job.study.name:
+            raise RecordError(f"{place.folder}: of study {place.name}; expected a folder of study {job.study.name}")
     others = {place.folder.resolve(): place for place in places}
     others.pop(job.place.folder.resolve(), None)
     there = [source for place in others.values() for source in _sources(job, place)]
@@ -100,7 +102,8 @@ def _sources(job: Job, place: StudyPlace) -> list[Source]:
     try:
         files = jsonl.read_all(place.results(job.dtype).records, place.root)
     except RecordError as error:
-        raise RecordError(f"{place.root}/{error}") from None
+        shown = str(error)
+        raise RecordError(shown if shown.startswith(str(place.root)) else f"{place.root}/{shown}") from None
     found = []
     for file in files:
         session = file.session

@@ -148,7 +148,7 @@ def plan(job: Job, boards: int = 1, budget: Budget | None = None) -> str:
     told = "an unknown time, since nothing like it was measured yet"
     if predicted_ns is not None:
         told = f"about {predicted_ns / 1e9:.1f} s"
-        told += f" on one board, {predicted_ns / boards / 3.6e12:.2f} h on each of {boards}" if boards > 1 else ""
+        told += f" on one board, {predicted_ns / boards / 1e9:.1f} s on each of {boards}" if boards > 1 else ""
         if budget is not None and budget.remaining_ns > 0:
             needed = -(-predicted_ns // budget.remaining_ns)
             told += f"; {max(1, needed)} board{'s' if needed > 1 else ''} for the deadline"

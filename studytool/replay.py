@@ -109,7 +109,7 @@ def _opened(job: Job) -> Found | Check:
 
 
 def _together(place: StudyPlace, results: Sequence[Found | Check], missing: Sequence[str]) -> str:
-    if not place.report.is_file():
+    if not (place.report.exists() or place.report.is_symlink()):
         raise NotApplicableError(f"{place.shown(place.report)}: was not written")
     found = [own for own in results if isinstance(own, Found)]
     if missing or len(found) < len(results):

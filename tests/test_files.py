@@ -100,3 +100,17 @@ def test_read_returns_the_bytes(tmp_path: Path) -> None:
     files.write_atomic(tmp_path / "a", b"\x00\r\n\xff")
 
     assert files.read_bytes(tmp_path / "a") == b"\x00\r\n\xff"
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe"])
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """A link, a pipe or a device that stands where a file should go is one line, and stays."""
+    path, other = tmp_path / "out", tmp_path / "other"
+    other.write_bytes(b"old")
+    {"a link": lambda: path.symlink_to(other), "a pipe": lambda: os.mkfifo(path)}[kind]()
+    before = path.lstat().st_mode
+
+    with pytest.raises(StudyError, match=r"/out: cannot be written: is there, and not a plain file$"):
+        files.write_atomic(path, b"new")
+    assert (path.lstat().st_mode, other.read_bytes()) == (before, b"old")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["other", "out"]

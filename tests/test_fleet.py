@@ -833,7 +833,7 @@ def test_plan_tells_how_long_on_how_many_boards(planned: Job) -> None:
     begin = f"bf16 train: 6 lines are missing, about {predicted_ns / 1e9:.1f} s"
     end = "; no run had a prediction yet\n"
     time = ("time", planned.place.folder, "--dtype", "bf16", "--plan")
-    on_four = f" on one board, {predicted_ns / 4 / 3.6e12:.2f} h on each of 4"
+    on_four = f" on one board, {predicted_ns / 4 / 1e9:.1f} s on each of 4"
     needed = -(-predicted_ns // (60 * 10**9))
 
     assert call(*time) == (0, f"{begin}{end}", "")

@@ -241,14 +241,28 @@ def test_routing_has_plans_and_no_samples(tmp_path: Path, status: Status) -> Non
 
 def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     """The files of a folder are read by name, those without a whole line are left out, and errors are relative."""
-    for name, case in (("b", make_case(s_kv=64)), ("a", make_case(s_kv=96))):
-        write_session(tmp_path / "r" / f"{name}.jsonl", make_session(), [make_record(of=case)])
-    (tmp_path / "r" / "c.jsonl").write_bytes(b'{"torn')
+    for name, case in (("002", make_case(s_kv=64)), ("001", make_case(s_kv=96))):
+        write_session(tmp_path / "r" / f"train-01-{name}.jsonl", make_session(), [make_record(of=case)])
+    (tmp_path / "r" / "train-01-003.jsonl").write_bytes(b'{"torn')
     (tmp_path / "r" / "d.txt").write_bytes(b"no records")
 
-    assert [file.path.name for file in jsonl.read_all(tmp_path / "r", tmp_path)] == ["a.jsonl", "b.jsonl"]
-    (tmp_path / "r" / "b.jsonl").write_bytes(b"\n")
-    with pytest.raises(RecordError, match=r"^r/b\.jsonl:1: not a session"):
+    assert [file.path.name for file in jsonl.read_all(tmp_path / "r", tmp_path)] == [
+        "train-01-001.jsonl",
+        "train-01-002.jsonl",
+    ]
+    (tmp_path / "r" / "train-01-002.jsonl").write_bytes(b"\n")
+    with pytest.raises(RecordError, match=r"^r/train-01-002\.jsonl:1: not a session"):
+        jsonl.read_all(tmp_path / "r", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "train-02-001", "holdout-01-001", "train-01-2of3-001", "train-01-1of3", "xtrain-01-1of3-001"]
+)
+def test_a_file_has_the_name_of_its_session(tmp_path: Path, name: str) -> None:
+    """A renamed file is refused: which split, attempt and lane was sealed when is told by names."""
+    write_session(tmp_path / "r" / f"{name}.jsonl", make_session(lane="1of3"), [make_record()])
+
+    with pytest.raises(RecordError, match=r"^r/[^:]+: not the name of its session; expected train-01-1of3-NNN\.jsonl$"):
         jsonl.read_all(tmp_path / "r", tmp_path)
 
 

@@ -94,9 +94,9 @@ def test_a_dropped_last_record_is_found(whole: StudyPlace) -> None:
 def test_a_file_that_the_ledger_does_not_know_is_found(whole: StudyPlace) -> None:
     """A records file that nobody sealed fails the replay."""
     records = whole.results("bf16").records
-    (records / "train-02-001.jsonl").write_bytes((records / "train-01-001.jsonl").read_bytes())
+    (records / "train-01-009.jsonl").write_bytes((records / "train-01-001.jsonl").read_bytes())
 
-    assert any("train-02-001.jsonl: not in the ledger" in figure for figure in failures(whole))
+    assert any("train-01-009.jsonl: not in the ledger" in figure for figure in failures(whole))
 
 
 def test_entries_changed_after_a_look_spend_the_hold_out(whole: StudyPlace) -> None:

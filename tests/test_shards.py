@@ -291,6 +291,27 @@ def test_the_ledger_is_told_by_the_merge_alone(three: Source) -> None:
 # Side by side, stopped, and gone on with
 
 
+def test_status_names_the_shard_that_is_missing_and_then_the_merge(tmp_path: Path) -> None:
+    """In a folder with shards the next command is that of the first shard that is not whole, then the merge."""
+    place = frozen(tmp_path / "root")
+    folder, asked = "studies/whole", "--dtype bf16 --split train"
+
+    def told() -> tuple[str, str]:
+        out = call("status", place.folder).out.splitlines()
+        return out[1], out[-1]
+
+    assert shard(place, "2/3").code == 0
+    assert told()[0].endswith("of 72 lines; of 3 shards not whole: 1, 3")
+    assert told()[1] == f"next: studytool time {folder} {asked} --shard 1/3"
+    assert [shard(place, f"{number}/3").code for number in (1, 3)] == [0, 0]
+    assert told() == (
+        "next   bf16 train     72 of 72 lines; the 3 shards are not merged",
+        f"next: studytool merge-records --into {folder} {asked}",
+    )
+    assert merged(place).code == 0
+    assert told()[0] == "done   bf16 train     72 of 72 lines"
+
+
 def stopped_shard(place: StudyPlace, number: int, of: int, after: int, board: str = "") -> None:
     """Measure a shard until it is stopped after so many lines."""
 
@@ -563,7 +584,7 @@ def test_shards_of_a_study_of_another_name_are_refused(three: Source) -> None:
     assert shard(other, "1/3").code == 0
 
     assert refused(three.place, [other, *three.copies[1:]]) == (
-        f"{lane_file(other, '1of3')}:1: of other frozen cases than {three.place.manifest}"
+        f"{other.folder}: of study half; expected a folder of study whole"
     )
 
 

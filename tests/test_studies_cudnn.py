@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 from a100 import BOARD, ROOT, SQUARE, Cases, class_of, table_of
 
-from studytool import freeze, grid, opening
+from studytool import freeze, grid, ledger, opening
+from studytool.digest import sha256
 from studytool.layout import StudyPlace
 from studytool.metrics import condition_text
 from studytool.model import Case, Split, Study
@@ -322,3 +323,13 @@ def test_the_envelope_s_gate() -> None:
         "auto_over_default_geomean <= 0.999",
         "routing_changed == 0",
     ]
+
+
+def test_what_was_done_with_a_study_was_done_with_what_is_frozen_now() -> None:
+    """Each ledger of the studies here began with the manifest that is there: a study frozen anew has no way on."""
+    for path in sorted((ROOT / "studies").glob("*/*/ledger.jsonl")):
+        begun = ledger.last(ledger.read(path), "frozen")
+        manifest = ROOT / "frozen_cases" / path.parent.parent.name / "MANIFEST.json"
+
+        assert begun is not None
+        assert begun.body["manifest"] == sha256(manifest.read_bytes()), path
