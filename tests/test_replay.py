@@ -174,3 +174,16 @@ def test_lines_of_another_dtype_that_cannot_be_read_are_named(whole: StudyPlace)
 
     (figure,) = (c.figure for c in checks_of(whole, "bf16") if c.name == "table")
     assert figure.startswith("studies/whole/f16/lines.txt:3: not Python: ")
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a link to nothing"])
+def test_a_report_over_all_dtypes_that_is_no_file_is_no_absent_one(whole: StudyPlace, kind: str) -> None:
+    """Where a report was never written there is nothing to check; what stands in its place is not passed over."""
+    whole.report.unlink(missing_ok=True)
+    assert failures(whole) == []
+    if kind == "a folder":
+        whole.report.mkdir()
+    else:
+        whole.report.symlink_to("nowhere")
+
+    assert [figure.startswith("studies/whole/report.md: ") or figure for figure in failures(whole)] == [True]
