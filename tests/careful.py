@@ -307,7 +307,7 @@ HOLDOUT_EDITS: dict[str, tuple[Edit, Names]] = {
     "a class of another device": (_class("sim-2", "bf16", 64), named(HOLDOUT, LINE)),
     "an attempt renumbered in a line": (_set(LINE, attempt=2), named(HOLDOUT, LINE)),
     "an attempt renumbered in the session": (_set(1, attempt=2), named(HOLDOUT, 2)),
-    "an attempt renumbered throughout": (_each(attempt=2), ("attempt 1",)),
+    "an attempt renumbered throughout": (_each(attempt=2), (f"{HOLDOUT}:",)),
     "a repeat that is not planned": (_set(LINE, repeat=4), named(HOLDOUT, LINE)),
     "two repeats turned": (_repeats_turned, (f"{HOLDOUT}:",)),
     "another regime": (_set(LINE, regime="eager-cold"), named(HOLDOUT, LINE)),

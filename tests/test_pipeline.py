@@ -112,12 +112,12 @@ def test_a_score_is_a_look_that_the_ledger_notes(tmp_path: Path) -> None:
 def test_bad_records_are_never_sealed(whole: StudyPlace) -> None:
     """A file that does not belong is refused before the ledger, which only grows, is told of it."""
     records = whole.results("bf16").records
-    (records / "routing-09-001.jsonl").write_bytes((whole.results("f16").records / "routing-01-001.jsonl").read_bytes())
+    (records / "routing-01-002.jsonl").write_bytes((whole.results("f16").records / "routing-01-001.jsonl").read_bytes())
     study = opening.open_study(whole)
     before = tree(whole.root)
-    with pytest.raises(StudyError, match=r"routing-09-001\.jsonl:1: "):
+    with pytest.raises(StudyError, match=r"routing-01-002\.jsonl:1: "):
         pipeline.time(opening.job_of(study, whole, "bf16", Split.TRAIN), finished.hooks())
-    with pytest.raises(StudyError, match=r"routing-09-001\.jsonl:1: "):
+    with pytest.raises(StudyError, match=r"routing-01-002\.jsonl:1: "):
         pipeline.score(opening.job_of(study, whole, "bf16", Split.HOLDOUT), finished.hooks().now)
 
     assert tree(whole.root) == before
