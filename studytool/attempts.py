@@ -10,24 +10,13 @@ from studytool.errors import CannotSayError, RecordError
 from studytool.files import read_bytes
 from studytool.freeze import Frozen
 from studytool.jsonl import SessionFile
+from studytool.lanes import Shard
 from studytool.layout import ResultPlace, StudyPlace
 from studytool.model import Case, Record, Split, Study
 from studytool.runtime import key, lookup
 
 Cell = tuple[str, int, str]
 """A planned line: case digest, repeat (from 1), regime."""
-
-
-class Shard(NamedTuple):
-    """One of so many parts of a split, from 1 on, measured by itself: its cases, and all anchors."""
-
-    number: int
-    of: int
-
-    @property
-    def lane(self) -> str:
-        """Return the name of the shard's lane."""
-        return f"{self.number}of{self.of}"
 
 
 class Attempt(NamedTuple):
@@ -146,12 +135,6 @@ def lacking(cells: set[Cell], files: Sequence[SessionFile]) -> set[Cell]:
     there = {(record.case, record.repeat, record.regime) for record in own}
     ended = {record.case for record in own if record.checks.get("look_stop")}
     return {cell for cell in cells - there if cell[0] not in ended}
-
-
-def alike(one: str, other: str) -> bool:
-    """Return whether two lanes can be of one attempt: shards of one number of them, boards of a fleet, or no lanes."""
-    kinds = [lane.partition("of")[2] if "of" in lane else lane[:1] for lane in (one, other)]
-    return kinds[0] == kinds[1]
 
 
 def planned_cells(study: Study, split: Split, cases: Mapping[str, Case]) -> set[Cell]:

@@ -15,6 +15,7 @@ from studytool.board_events import Answered, Boards, Came, Lost
 from studytool.costs import Budget
 from studytool.errors import DeviceError, StudyError
 from studytool.jsonl import SessionFile
+from studytool.lanes import session_stem
 from studytool.model import Record, Session
 from studytool.progress import Progress
 from studytool.sessions import Applied, History, Now, Run
@@ -169,7 +170,7 @@ class _Driver:
     def _lane_of(self, run: Run) -> Attempt:
         """Return what the lane of a run has on disk now, of records only what is needed."""
         job = run.job
-        paths = job.results.records.glob(f"{job.split}-{run.number:02d}-{run.lane}-*.jsonl")
+        paths = job.results.records.glob(f"{session_stem(job.split, run.number, run.lane)}*.jsonl")
         files = [file for file in map(jsonl.read, sorted(paths)) if file is not None]
         kept = tuple(_needed(file, job, self._anchors) for file in files)
         return Attempt(run.number, kept, 0, frozenset(), kept)

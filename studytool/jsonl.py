@@ -21,6 +21,7 @@ from studytool.decode import decode
 from studytool.digest import sha256
 from studytool.errors import RecordError
 from studytool.files import make_folder, read_bytes, sync_folder
+from studytool.lanes import session_stem
 from studytool.model import MOST_NS, LegRecord, Record, Session, Split, Status
 
 MAX_LINE = 64 << 20
@@ -147,15 +148,11 @@ def read_all(folder: Path, root: Path) -> list[SessionFile]:
         file = read(path, shown)
         if file is None:
             continue
-        if not re.fullmatch(rf"{re.escape(stem(file.session))}[0-9]{{3,}}\.jsonl", path.name):
-            raise RecordError(f"{shown}: not the name of its session; expected {stem(file.session)}NNN.jsonl")
+        stem = session_stem(file.session.split, file.session.attempt, file.session.lane)
+        if not re.fullmatch(rf"{re.escape(stem)}[0-9]{{3,}}\.jsonl", path.name):
+            raise RecordError(f"{shown}: not the name of its session; expected {stem}NNN.jsonl")
         found.append(file)
     return found
-
-
-def stem(session: Session) -> str:
-    """Return how the name of a session's file begins: its split, attempt and lane; a number follows."""
-    return f"{session.split}-{session.attempt:02d}-{session.lane}{'-' if session.lane else ''}"
 
 
 def _session_problem(session: Session) -> str | None:

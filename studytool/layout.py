@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from studytool.errors import StudyFileError
+from studytool.lanes import session_stem
 from studytool.model import Split
 
 
@@ -83,7 +84,7 @@ class ResultPlace(NamedTuple):
 
     def session(self, split: Split, attempt: int, session: int, lane: str = "") -> Path:
         """Return the records file of one session of a lane."""
-        return self.records / f"{split}-{attempt:02d}-{lane}{'-' if lane else ''}{session:03d}.jsonl"
+        return self.records / f"{session_stem(split, attempt, lane)}{session:03d}.jsonl"
 
     @property
     def study_json(self) -> Path:

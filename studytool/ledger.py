@@ -8,6 +8,7 @@ Events: `frozen` (the manifest that holds from here on), `session` (a records fi
 import io
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,6 +90,11 @@ def body_problem(kind: str, body: Body) -> str | None:
     names = {name: str(body[name]) for name in _DRIVER if kind == "driver"}
     wrong = next((text for name, text in names.items() if not re.fullmatch(_DRIVER[name], text)), None)
     return None if wrong is None else f"driver tells {wrong[:100]!r}; expected a file's name and its SHA-256"
+
+
+def sealed(events: Sequence[Event]) -> set[str]:
+    """Return the names of the records files that a ledger knows."""
+    return {str(event.body["file"]) for event in events if event.event == "session"}
 
 
 def append(path: Path, at: str, event: str, body: Body) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from studytool import attempts, fingerprint, jsonl
-from studytool.attempts import Attempt, Job, Shard
+from studytool.attempts import Attempt, Job
 from studytool.errors import CannotSayError, RecordError
 from studytool.files import read_bytes, write_atomic
 from studytool.jsonl import SessionFile
+from studytool.lanes import Shard
 from studytool.layout import StudyPlace
 
 
@@ -59,7 +60,7 @@ def join(job: Job, places: Sequence[StudyPlace]) -> Joined:
         _check_alike(own)
         files += _once(own)
         for other in job.attempts():
-            if other.number == number and (strange := [f for f in other.read if "of" not in f.session.lane]):
+            if other.number == number and (strange := [f for f in other.read if Shard.of_lane(f.session.lane) is None]):
                 raise RecordError(
                     f"{strange[0].path}: attempt {number} was begun without shards; {own[0].shown} has one"
                 )
@@ -107,12 +108,12 @@ def _sources(job: Job, place: StudyPlace) -> list[Source]:
     found = []
     for file in files:
         session = file.session
-        if session.split is not job.split or "of" not in session.lane:
+        shard = Shard.of_lane(session.lane)
+        if session.split is not job.split or shard is None:
             continue
         if (session.study, session.manifest, session.dtype) != (job.study.name, job.frozen.sha256, job.dtype):
             raise RecordError(f"{file.path}:1: of other frozen cases than {job.place.manifest}")
-        number, _, of = session.lane.partition("of")
-        found.append(Source(file, Shard(int(number), int(of))))
+        found.append(Source(file, shard))
     return found
 
 

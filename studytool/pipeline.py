@@ -3,18 +3,20 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from studytool import costs, editing, fleet, freeze, ledger, lines, merging, process, reporting, results, timing
 from studytool import prewarm as prewarming
-from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells, shard_cells
+from studytool.attempts import Attempt, Job, missing_of, planned_cells, shard_cells
 from studytool.board_events import Boards
 from studytool.costs import Budget
 from studytool.digest import sha256
 from studytool.engines.base import Finding, Terms
 from studytool.errors import CannotSayError
 from studytool.files import read_bytes, write_atomic
+from studytool.lanes import Shard
 from studytool.layout import StudyPlace
 from studytool.model import ENGINES, Split, Study
 from studytool.opening import check_entries, job_of
@@ -61,9 +63,7 @@ def time(
     if not new_attempt:
         check_entries(job)
 
-    def progress(step: Progress) -> None:
-        hooks.progress(name, step)
-
+    progress = partial(hooks.progress, name)
     if boards is not None:
         attempt = fleet.time_split(job, boards, hooks.now, progress, hooks.say, new_attempt, hooks.budget)
     else:

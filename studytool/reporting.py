@@ -1,7 +1,7 @@
 """The steps that write reports: of one dtype, its page, over all dtypes of a study, and of two runs side by side."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from studytool import ledger, results
@@ -43,9 +43,7 @@ def report_together(jobs: Sequence[Job]) -> list[Path]:
     written = {place.report: together.render(all_sources)}
     if drawable():
         written[place.page] = results.page_together_of(jobs, all_sources)
-    for path, text in written.items():
-        write_atomic(path, text.encode())
-    return list(written)
+    return _write(written)
 
 
 def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
@@ -57,9 +55,13 @@ def compare(job: Job, other: Job, names: tuple[str, str]) -> list[Path]:
     written = {folder / "against.md": against.render(here, there, names)}
     if drawable():
         written[folder / "against.html"] = results.against_of(here, there, names)
-    for path, text in written.items():
+    return _write(written)
+
+
+def _write(texts: Mapping[Path, str]) -> list[Path]:
+    for path, text in texts.items():
         write_atomic(path, text.encode())
-    return list(written)
+    return list(texts)
 
 
 def drawable() -> bool:

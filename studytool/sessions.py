@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from studytool import attempts, costs, fingerprint, lines, looks, model, schedule
-from studytool.attempts import Attempt, Cell, Job, Shard
+from studytool.attempts import Attempt, Cell, Job
 from studytool.costs import Budget
 from studytool.digest import rank, sha256
 from studytool.errors import CannotSayError, DeviceError, StudyError
 from studytool.hosts import without_paths
 from studytool.jsonl import SessionFile
+from studytool.lanes import Shard, alike
 from studytool.measure import Measured, Request
 from studytool.model import Fingerprint, Record, Session, Split, Study
 from studytool.pipes import Failed
@@ -108,8 +109,8 @@ def _check_lanes(job: Job, current: Attempt, lane: str) -> None:
 
     One that is complete is gone on with all the same, since nothing is left, but by a shard, which lacks its anchors.
     """
-    strange = [other for other in current.lanes if not attempts.alike(other, lane)]
-    if strange and (current.missing or "of" in lane):
+    strange = [other for other in current.lanes if not alike(other, lane)]
+    if strange and (current.missing or Shard.of_lane(lane)):
         raise StudyError(
             f"{job.dtype} {job.split} attempt {current.number}: {current.found} of {current.planned} lines are there,"
             f" begun {_lane_text(strange[0])}; found {_lane_text(lane)}"
@@ -117,7 +118,9 @@ def _check_lanes(job: Job, current: Attempt, lane: str) -> None:
 
 
 def _lane_text(lane: str) -> str:
-    return f"with --shard {lane.replace('of', '/')}" if "of" in lane else "with --ray" if lane else "without --shard"
+    if shard := Shard.of_lane(lane):
+        return f"with --shard {shard.number}/{shard.of}"
+    return "with --ray" if lane else "without --shard"
 
 
 def _check_budget(job: Job, predicted_ns: int | None, budget: Budget | None) -> None:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import msgspec
 
 from studytool import freeze, ledger, lines, results
-from studytool.attempts import Attempt, Job, Shard, missing_of, planned_cells
+from studytool.attempts import Attempt, Job, missing_of, planned_cells
 from studytool.digest import sha256
 from studytool.errors import CannotSayError, StudyError
 from studytool.files import read_bytes
+from studytool.lanes import Shard
 from studytool.layout import StudyPlace
 from studytool.model import SCHEMA, Split, Study
 from studytool.report import markdown, together
@@ -86,25 +87,24 @@ def _timed(job: Job) -> Step:
     detail = f"{found} of {planned} lines" + (f", attempt {last.number}" if last and last.number > 1 else "")
     place = f"studies/{job.place.name}"
     asked = f"--dtype {job.dtype} --split {job.split}"
-    shards = sorted({lane for lane in last.lanes if "of" in lane}) if last else []
+    shards = [shard for lane in last.lanes if (shard := Shard.of_lane(lane))] if last else []
     if last is not None and shards:
-        return _sharded(job, last, int(shards[0].partition("of")[2]), detail, (place, asked))
+        return _sharded(job, last, shards[0].of, detail, f"{place} {asked}")
     command = f"studytool time {place} {asked}"
     return Step(job.dtype, str(job.split), DONE if last and not last.missing else OPEN, detail, command)
 
 
-def _sharded(job: Job, last: Attempt, of: int, detail: str, words: tuple[str, str]) -> Step:
+def _sharded(job: Job, last: Attempt, of: int, detail: str, asked: str) -> Step:
     """Return where a split stands that is measured in shards: each whole, and then merged."""
-    place, asked = words
     left = [number for number in range(1, of + 1) if missing_of(job, last, Shard(number, of))]
     if left:
         told = f"{detail}; of {of} shards not whole: {', '.join(map(str, left))}"
-        command = f"studytool time {place} {asked} --shard {left[0]}/{of}"
+        command = f"studytool time {asked} --shard {left[0]}/{of}"
         return Step(job.dtype, str(job.split), OPEN, told, command)
-    sealed = {event.body["file"] for event in ledger.read(job.results.ledger) if event.event == "session"}
+    sealed = ledger.sealed(ledger.read(job.results.ledger))
     merged = all(file.path.name in sealed for file in last.read)
     told = detail if merged else f"{detail}; the {of} shards are not merged"
-    command = f"studytool merge-records --into {place} {asked}"
+    command = f"studytool merge-records --into {asked}"
     return Step(job.dtype, str(job.split), DONE if merged else OPEN, told, command)
 
 

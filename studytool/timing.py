@@ -11,11 +11,12 @@ import filelock
 import msgspec
 
 from studytool import jsonl, ledger, sessions
-from studytool.attempts import Attempt, Job, Shard
+from studytool.attempts import Attempt, Job
 from studytool.costs import Budget
 from studytool.digest import line_marks, sha256
 from studytool.errors import LedgerError, StudyError
 from studytool.files import read_bytes, sync, write_atomic
+from studytool.lanes import Shard
 from studytool.layout import StudyPlace
 from studytool.model import Session
 from studytool.process import WorkerProcess, terms_of
@@ -111,7 +112,7 @@ def seal_held(job: Job, now: Now, *, lanes: bool = False) -> None:
     if not events:
         marks = line_marks(read_bytes(job.place.manifest))
         ledger.append(path, now(), "frozen", {"manifest": job.frozen.sha256, "marks": marks})
-    sealed = {event.body["file"] for event in events if event.event == "session"}
+    sealed = ledger.sealed(events)
     for file in jsonl.read_all(job.results.records, job.place.root):
         own = not file.session.lane or (lanes and file.session.split is job.split)
         if file.path.name not in sealed and own:

@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"errors", "runtime"},
     {"files", "digest", "expression", "metrics", "hosts"},
     {"model"},
-    {"engine_terms", "decode", "possible"},
+    {"engine_terms", "decode", "possible", "lanes"},
     {"layout", "grid", "schedule", "jsonl", "ledger", "stats", "lines", "studyjson", "yamlnode", "gate", "support"},
     {"noise", "looks", "labels", "judge"},
     {"studyfile", "engines", "abstain", "apply", "changes", "freeze", "rows"},

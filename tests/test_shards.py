@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studytool import attempts, bundle, editing, files, jsonl, opening, pipeline, replay, reporting, schedule, timing
-from studytool.attempts import Job, Shard
+from studytool.attempts import Job
 from studytool.digest import sha256
 from studytool.engines.simulated import WHICH_BOARD
 from studytool.errors import RecordError
+from studytool.lanes import Shard
 from studytool.layout import StudyPlace
 from studytool.model import Split
 

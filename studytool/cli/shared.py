@@ -9,8 +9,9 @@ import click
 from studytool.errors import CannotSayError, CheckFailedError, StudyError
 
 if TYPE_CHECKING:
-    from studytool.attempts import Job, Shard
+    from studytool.attempts import Job
     from studytool.costs import Budget
+    from studytool.lanes import Shard
     from studytool.layout import StudyPlace
     from studytool.model import Study
 
@@ -45,7 +46,7 @@ def budget_of(study: "Study", deadline: str | None) -> "Budget | None":
 
 def shard_of(text: str) -> "Shard":
     """Return the shard that a text such as 3/16 names; StudyError for another text."""
-    from studytool.attempts import Shard
+    from studytool.lanes import Shard
 
     match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
     shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
